@@ -1,7 +1,8 @@
-"""A warm Python process that forks a child for each call: what is killed, starved or crashed in fault tests.
+"""A warm Python process that forks a child per call, for fault tests that kill or crash children.
 
-Starting Python and importing fastload takes half a second, forking a few milliseconds, and fault tests need thousands of
-children. The parent keeps the expected state; the child knows nothing of being watched. Run as ``python -m tests.forking``.
+Starting Python and importing fastload takes half a second, forking a few milliseconds, and fault
+tests need thousands of children. The parent keeps the expected state. The server runs as ``python
+-m tests.forking``.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ ROOT = Path(__file__).parents[1]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a child ended: its exit code, negative for a signal, and what it printed."""
+    """The exit code of a child, negative for a signal, and its output."""
 
     code: int
     output: str
 
 
 class Child:
-    """One forked call. It is a zombie until ``wait``: its process id cannot be somebody else's."""
+    """One forked call. It stays a zombie until ``wait``, so that its process id is not reused."""
 
     def __init__(self, zygote: Zygote, pid: int, log: Path) -> None:
         self._zygote, self.pid, self._log = zygote, pid, log
@@ -39,7 +40,7 @@ class Child:
         os.kill(self.pid, signal)
 
     def wait(self, timeout_s: float = 60) -> Outcome:
-        """Waits for its end; a child that takes longer is killed, and the test fails."""
+        """Waits for its end. A child that takes longer is killed, and the test fails."""
         status = self._zygote.ask(
             {"wait": self.pid}, timeout_s, on_timeout=lambda: os.kill(self.pid, 9)
         )
@@ -47,7 +48,9 @@ class Child:
 
 
 class Zygote:
-    """Forks children that call functions of test modules, named by "module:function", with JSON arguments."""
+    """Forks children that call functions of test modules, named "module:function", with JSON
+    arguments.
+    """
 
     name = ""
 
@@ -65,13 +68,15 @@ class Zygote:
         self.ask({}, 60)
 
     def warm(self, function: Callable[..., object]) -> None:
-        """Calls a function, e.g. a cached one, in the process that all children are copies of."""
+        """Calls a function, such as a cached one, in the process that the children are forked
+        from.
+        """
         self.ask({"warm": f"{function.__module__}:{function.__name__}"}, 60)
 
     def start(self, function: Callable[..., object], *arguments: object) -> Child:
         self._count += 1
         log = self._folder / f"{self._count}.log"
-        log.touch()  # it may be killed before it opens it
+        log.touch()  # the child may be killed before it opens the file
         call = f"{function.__module__}:{function.__name__}"
         return Child(
             self, self.ask({"call": call, "arguments": arguments, "log": str(log)}, 30), log
@@ -96,7 +101,7 @@ class Zygote:
         answer = self._process.stdout.readline() if ready else b""
         if not answer:
             raise TimeoutError(
-                f"{request!r:.300}: no answer within {timeout_s} s, or the process that forks has died"
+                f"{request!r:.300}: no answer within {timeout_s} s, or the forking process has died"
             )
         return int(answer)
 
@@ -152,7 +157,7 @@ def _call(request: dict[str, object]) -> None:
         arguments = request["arguments"]
         _function(str(request["call"]))(*(arguments if isinstance(arguments, list) else ()))
         code = 0
-    except BaseException:  # noqa: BLE001 - the parent reads it
+    except BaseException:  # noqa: BLE001 - the parent reads the traceback
         traceback.print_exc()
     sys.stdout.flush()
     sys.stderr.flush()

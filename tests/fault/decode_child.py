@@ -1,6 +1,7 @@
-"""A child for test_fuzzed_images.py: reads images from stdin (8 bytes length, then the bytes), says what became of each.
+"""Child process of test_fuzzed_images.py.
 
-With ``--many N``: decodes N images of all kinds in one process and prints, as JSON, its memory along the way.
+Reads images from stdin (8 bytes with the length, then the bytes) and prints the result of each as
+JSON. With ``--many N``, decodes N images of all kinds and prints the memory usage over time.
 """
 
 from __future__ import annotations
@@ -14,20 +15,20 @@ from pathlib import Path
 import numpy as np
 
 from fastload._common.native import core
-from fastload._decode.backend import DecodeBatch, PixelFormat, new_requests
+from fastload._decode.backend import DecodeBatch, PixelFormat, Status, new_requests
 from fastload._decode.native import NativeBackend
 
-MEMORY = 3 << 30  # address space; decoding one image never needs so much
+MEMORY = 3 << 30  # address space; far more than decoding one image needs
 SIZE = (48, 64)  # height, width
 
 
 def main() -> None:
     if sys.argv[1:2] == ["--many"]:
-        print(json.dumps(many(int(sys.argv[2]))))
+        print(json.dumps(decode_many(int(sys.argv[2]))))
         return
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     backend = NativeBackend(threads=1)
-    good = _made(90, 60)
+    good = _make_jpeg(90, 60)
     expected = _decode(backend, [good])[0]
     while head := sys.stdin.buffer.read(8):
         data = sys.stdin.buffer.read(int.from_bytes(head, "little"))
@@ -38,15 +39,14 @@ def main() -> None:
         output = np.zeros((4, *SIZE, 3), np.uint8)
         result = backend.collect(backend.submit(DecodeBatch([data, good], requests, output)))
         status = result.status[:3].tolist()
-        if (
-            status[2] == 2 and "is not inside" in result.reasons[2]
-        ):  # smaller than the region asked for: as it should be
+        # The image is smaller than the requested region, which is a correct error.
+        if status[2] == Status.BAD_REQUEST and "is outside the image" in result.reasons[2]:
             status[2] = status[0]
         print(
             json.dumps(
                 {
                     "status": status,
-                    "next_is_right": bool((output[3] == expected).all()),
+                    "next_is_correct": bool((output[3] == expected).all()),
                     "crc": _checksum(output[:3]),
                     "peak_mb": _peak_mb(),
                 }
@@ -61,7 +61,7 @@ def _checksum(pixels: np.ndarray[tuple[int, ...], np.dtype[np.uint8]]) -> int:
     return int(module.crc32c(pixels.tobytes()))
 
 
-def _made(width: int, height: int, restart: int = 0) -> bytes:
+def _make_jpeg(width: int, height: int, restart: int = 0) -> bytes:
     import simplejpeg
 
     module = core()
@@ -88,30 +88,30 @@ def _decode(
     return output
 
 
-def many(n: int) -> list[dict[str, int]]:
-    """Good, damaged, progressive, without tables, large, with other filters: 50 at a time."""
+def decode_many(n: int) -> list[dict[str, int]]:
+    """Decodes good, damaged, progressive and large images with several filters, 50 per batch."""
     import io
 
     from PIL import Image
 
     def progressive() -> bytes:
         file = io.BytesIO()
-        Image.open(io.BytesIO(_made(80, 60))).save(file, "JPEG", progressive=True)
+        Image.open(io.BytesIO(_make_jpeg(80, 60))).save(file, "JPEG", progressive=True)
         return file.getvalue()
 
-    small = _made(90, 60)
+    small = _make_jpeg(90, 60)
     tables = small.index(b"\xff\xc4")
     length = int.from_bytes(small[tables + 2 : tables + 4], "big") + 2
     kinds = [
         small,
-        _made(160, 120, 4),
+        _make_jpeg(160, 120, 4),
         progressive(),
         small[:400],
         small[:-40],
         small[:tables] + small[tables + length :],
         b"",
-        _made(700, 500),
-        _made(33, 21, 1),
+        _make_jpeg(700, 500),
+        _make_jpeg(33, 21, 1),
         bytes(100),
     ]
     sources = kinds * 5
@@ -137,7 +137,9 @@ def _status() -> dict[str, str]:
 
 
 def _peak_mb() -> float:
-    """Of this program. ru_maxrss would include the test process that started it: exec keeps it."""
+    """Peak memory of this program. ru_maxrss would include the test process, because exec keeps
+    it.
+    """
     return int(_status()["VmHWM"].split()[0]) / 1024
 
 

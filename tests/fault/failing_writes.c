@@ -1,5 +1,6 @@
-// Preloaded into a process under test: from the n-th change of the file system below a folder on, all fail with ENOSPC.
-// fault_arm(folder, 0) only counts; fault_count() says how many there were.
+// Preloaded into a process under test. Starting with the n-th change of the file system in a folder,
+// all changes fail with ENOSPC. fault_arm(folder, 0) only counts the changes; fault_count() returns
+// their number.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>

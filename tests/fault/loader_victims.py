@@ -1,4 +1,4 @@
-"""Training loops that are interrupted, killed or left with work in flight: called in forked children by the loader's fault tests."""
+"""Training loops that fault tests of the loader interrupt or kill. They run in forked children."""
 
 from __future__ import annotations
 
@@ -21,16 +21,18 @@ from typing import Any
 
 import torch
 
-_ENDING: dict[str, Any] = {}
+_EXIT: dict[str, Any] = {}
 
 
-@atexit.register  # before fastload registers its own: runs behind it
-def _over() -> None:
-    """Says when fastload was done. What Python and torch do behind that takes seconds in a forked child, loader or not."""
-    if _ENDING:
+@atexit.register  # registered before the handlers of fastload, so it runs after them
+def _report_end() -> None:
+    """Prints when fastload is done. Python and torch take seconds for their exit in a forked
+    child.
+    """
+    if _EXIT:
         print(f"over {time.monotonic()}", flush=True)
-        if not _ENDING["whole"]:
-            os._exit(_ENDING["code"])
+        if not _EXIT["whole"]:
+            os._exit(_EXIT["code"])
 
 
 import fastload  # noqa: E402
@@ -44,13 +46,13 @@ LOADERS: dict[str, dict[str, Any]] = {
     "native": {"shuffle": True, "transform": CROP},
     "reference": {"shuffle": True, "transform": CROP, "backend": "reference"},
     "sampler": {"sampler": range(40), "transform": CROP},
-    "colours": {"shuffle": True, "transform": [*CROP, T.ColorJitter(brightness=0.3, hue=0.1)]},
+    "color": {"shuffle": True, "transform": [*CROP, T.ColorJitter(brightness=0.3, hue=0.1)]},
     "single": {"batch_size": None, "shuffle": True, "transform": CROP},
 }
 
 
 def warm() -> None:
-    """Imports all that a loader needs, before children are forked."""
+    """Imports everything that a loader needs, before children are forked."""
     torch.set_num_threads(1)
     import fastload._decode.native
     import fastload._decode.reference  # noqa: F401
@@ -62,8 +64,8 @@ def make(packed: str, kind: str, **options: Any) -> DataLoader:
     )
 
 
-def train(packed: str, kind: str, seconds: float, bug: str) -> None:
-    """Epoch after epoch, with a loader made anew now and then."""
+def train_epochs(packed: str, kind: str, seconds: float, bug: str) -> None:
+    """Trains for several epochs and creates a new loader now and then."""
     plant(bug)
     until = time.monotonic() + seconds
     while time.monotonic() < until:
@@ -75,26 +77,28 @@ def train(packed: str, kind: str, seconds: float, bug: str) -> None:
                     break
 
 
-def leave(packed: str, kind: str, how: str, bug: str) -> None:
-    """Ends while batches are in flight: at the end of the program, by an error of the trainer's, by sys.exit."""
+def exit_with_batches_in_flight(packed: str, kind: str, how: str, bug: str) -> None:
+    """Exits with batches in flight: at the end of the program, with an error, or with sys.exit."""
     plant(bug)
     loader = make(packed, kind, prefetch_factor=8)
-    kept = [iter(loader), iter(loader), iter(make(packed, kind))]
-    for iterator in kept:
+    iterators = [iter(loader), iter(loader), iter(make(packed, kind))]
+    for iterator in iterators:
         next(iterator)
     if how == "error":
         raise ZeroDivisionError("in the training loop")
     if how == "exit":
         sys.exit(3)
-    globals()["kept"] = kept  # still there when the interpreter goes
+    globals()["iterators"] = iterators  # still referenced at interpreter exit
 
 
-def to_its_end(whole: bool, function: str, *arguments: Any) -> None:
-    """Calls a function as a program of its own would: a session of its own, and all that happens at its end (``whole``: even what
-    Python and torch do behind us)."""
+def run_as_program(whole: bool, function: str, *arguments: Any) -> None:
+    """Calls a function like a separate program: in its own session, with the exit handlers.
+
+    With ``whole``, this includes the exit of Python and torch after fastload is done.
+    """
     os.setsid()
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    faulthandler.dump_traceback_later(15)  # of one that hangs
+    faulthandler.dump_traceback_later(15)  # for a child that hangs
     code = 0
     try:
         globals()[function](*arguments)
@@ -106,19 +110,19 @@ def to_its_end(whole: bool, function: str, *arguments: Any) -> None:
     except BaseException:  # noqa: BLE001 - as the interpreter does
         traceback.print_exc()
         code = 1
-    _ENDING.update(code=code, whole=whole)
+    _EXIT.update(code=code, whole=whole)
     ctypes.pythonapi.Py_Exit(code)
 
 
-def interrupted(packed: str, kind: str, seconds: float, pause: float, bug: str) -> None:
-    """Sends itself SIGINT at random moments; prints how many came through as KeyboardInterrupt."""
+def count_interrupts(packed: str, kind: str, seconds: float, pause: float, bug: str) -> None:
+    """Sends SIGINT to itself at random moments and prints how many became KeyboardInterrupt."""
     plant(bug)
     loader = make(packed, kind)
     caught: list[int] = []
     lost: list[int] = []
     ignored: Counter[str] = Counter()
     done = threading.Event()
-    begun = threading.Event()
+    started = threading.Event()
 
     def unraisable(what: Any) -> None:
         if what.exc_type is KeyboardInterrupt:
@@ -127,7 +131,7 @@ def interrupted(packed: str, kind: str, seconds: float, pause: float, bug: str) 
     sys.unraisablehook = unraisable
 
     def send() -> None:
-        begun.wait()
+        started.wait()
         rng, until = random.Random(SEED), time.monotonic() + seconds
         while time.monotonic() < until and not lost:
             time.sleep(rng.uniform(0.0005, pause))
@@ -144,7 +148,7 @@ def interrupted(packed: str, kind: str, seconds: float, pause: float, bug: str) 
     sender.start()
     while not done.is_set():
         try:
-            begun.set()
+            started.set()
             while not done.is_set():
                 if pause > 0.01:
                     loader = make(packed, kind)
@@ -158,8 +162,8 @@ def interrupted(packed: str, kind: str, seconds: float, pause: float, bug: str) 
     print(f"{rounds} rounds, {len(caught)} caught, {len(lost)} lost, {dict(ignored)}")
 
 
-def counted(packed: str, kind: str, pause: float, bug: str) -> None:
-    """Ctrl-C at random moments of an epoch that goes on each time: what was delivered and what the state says, to the batch."""
+def check_delivered_batches(packed: str, kind: str, pause: float, bug: str) -> None:
+    """Compares the batches delivered with the state, with Ctrl-C at random moments of an epoch."""
     plant(bug)
     loader = make(packed, kind, fields=("image", "id"), timeout=60)
     expected = [batch["id"].tolist() for batch in make(packed, kind, fields=("image", "id"))]
@@ -193,9 +197,8 @@ def counted(packed: str, kind: str, pause: float, bug: str) -> None:
                 done = (
                     sum(run[3] for run in state["runs"]) if state["epoch"] == 0 else len(expected)
                 )
-                if (
-                    not len(got) <= done <= len(got) + 1
-                ):  # one more: it came between the return and the list
+                # One more if Ctrl-C hit between the return of a batch and the append.
+                if not len(got) <= done <= len(got) + 1:
                     wrong.append(f"{len(got)} delivered, {done} in the state")
         if len(got) < len(expected) - 1 or [ids for ids in expected if ids in got] != got:
             wrong.append(f"{len(got)} of {len(expected)} batches")
@@ -203,13 +206,15 @@ def counted(packed: str, kind: str, pause: float, bug: str) -> None:
 
 
 def plant(bug: str) -> None:
-    """Faults of the kind that the tests look for; '' leaves all as it is."""
+    """Plants a fault that the tests must detect; "" plants nothing."""
     if bug:
         _BUGS[bug]()
 
 
-def _python_finaliser() -> None:
-    """What the loader did once, made easy to hit: Python code runs when an iterator is dropped."""
+def _python_finalizer() -> None:
+    """Runs Python code when an iterator is dropped, an old bug of the loader, here easier to
+    hit.
+    """
     made = Prefetcher.__init__
 
     def init(self: Any, *arguments: Any, **options: Any) -> None:
@@ -226,7 +231,7 @@ def _busy(seconds: float) -> None:
 
 
 def _counts_too_early() -> None:
-    """Also what it did once: whatever is raised while it waits counts as a batch."""
+    """Counts a batch for every exception while waiting, another old bug of the loader."""
     from fastload._load.iterator import LoaderIterator
 
     following = LoaderIterator.__next__
@@ -242,7 +247,7 @@ def _counts_too_early() -> None:
     LoaderIterator.__next__ = wrong  # type: ignore[method-assign]
 
 
-def _thread_that_stays() -> None:
+def _thread_that_never_ends() -> None:
     threading.Thread(target=time.sleep, args=(10,)).start()
 
 
@@ -256,15 +261,15 @@ def _shared_memory() -> None:
     Path(f"/dev/shm/torch_{os.getpid()}_planted").touch()
 
 
-def _loud_thread() -> None:
+def _thread_that_raises() -> None:
     threading.Thread(target=lambda: 1 / 0, daemon=True).start()
 
 
 _BUGS: dict[str, Callable[[], None]] = {
-    "python finaliser": _python_finaliser,
+    "python finalizer": _python_finalizer,
     "counts too early": _counts_too_early,
-    "thread that stays": _thread_that_stays,
+    "thread that never ends": _thread_that_never_ends,
     "orphan": _orphan,
     "shared memory": _shared_memory,
-    "loud thread": _loud_thread,
+    "thread that raises": _thread_that_raises,
 }

@@ -1,4 +1,4 @@
-"""Bugs to plant in our own code: a harness that never sees a failure is not trusted until one of these fails it."""
+"""Bugs that tests plant in fastload, to prove that the fault tests detect them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fastload.errors import RecordError
 
 
 def plant(bug: str) -> None:
-    """Breaks this process's fastload in one way; '' leaves it whole."""
+    """Breaks fastload in this process in one way; "" breaks nothing."""
     if bug:
         _BUGS[bug]()
 
@@ -73,15 +73,17 @@ def _no_digest() -> None:
 def _wrong_record_named() -> None:
     real: Any = shard.ShardReader.damaged
     setattr(  # noqa: B010
-        shard.ShardReader, "damaged", lambda self, sample_id, why: real(self, sample_id + 1, why)
+        shard.ShardReader,
+        "damaged",
+        lambda self, sample_id, reason: real(self, sample_id + 1, reason),
     )
 
 
-def _any_name() -> None:
+def _accept_any_name() -> None:
     manifest.SHARD_NAME = re.compile(".*", re.DOTALL)
 
 
-def _any_depth() -> None:
+def _accept_any_depth() -> None:
     def nesting(data: bytes, *, enough: int = 0) -> int:
         return 0
 
@@ -92,7 +94,7 @@ def _last_key_wins() -> None:
     strict_json._object = dict  # type: ignore[assignment]
 
 
-def _links_followed() -> None:
+def _follow_links() -> None:
     import os
 
     os.O_NOFOLLOW = 0  # type: ignore[misc]
@@ -106,8 +108,8 @@ _BUGS = {
     "no stamp": _no_stamp,
     "no digest": _no_digest,
     "wrong record named": _wrong_record_named,
-    "any name": _any_name,
-    "any depth": _any_depth,
+    "any name": _accept_any_name,
+    "any depth": _accept_any_depth,
     "last key wins": _last_key_wins,
-    "links followed": _links_followed,
+    "links followed": _follow_links,
 }

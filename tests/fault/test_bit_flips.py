@@ -1,7 +1,8 @@
-"""T3: one flipped bit anywhere in a dataset is an error that names the place, or changes nothing; never a wrong value.
+"""A flipped bit in a dataset raises an error that names the place, or changes nothing.
 
-CI flips 1,500 bits, FASTLOAD_LONG=1 6,000 and more. With verify="size" a flip in LMDB's own pages may kill the child
-(LMDB reads them without checks, and only a digest covers them); with verify="full" nothing may.
+CI flips 1,500 bits, FASTLOAD_LONG=1 at least 6,000. With verify="size", a flip in the pages of LMDB
+may kill the child, because LMDB reads them without checks and only the digest covers them. With
+verify="full", no flip may.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from fastload._store.record import HEADER, ROW
 from tests.fault.trials import LONG, Damage, make_dataset, run
 
 Place = tuple[str, int]
-META_USED = 160  # bytes of each meta page; the rest is zeros that nobody reads
+META_USED = 160  # bytes used of each meta page; the rest is zero
 
 
 def flips(folder: Path, job: dict[str, Any]) -> Iterator[Damage]:
-    """For each group in ``job["groups"]`` so many flips; -1 = every byte."""
+    """Yields the given number of flips for each group in ``job["groups"]``; -1: every byte."""
     rng = random.Random(job["seed"])
     inside, headers = _record_places(folder)
     pages = [
@@ -67,7 +68,9 @@ def flips(folder: Path, job: dict[str, Any]) -> Iterator[Damage]:
 
 
 def _record_places(folder: Path) -> tuple[dict[str, dict[Place, int]], list[Place]]:
-    """Whose record each byte of the shards belongs to; and the bytes of header and table of a small and a large one."""
+    """Returns the record of each byte of the shards, and the header and table bytes of two
+    records.
+    """
     ds = open_dataset(folder)
     inside: dict[str, dict[Place, int]] = {shard.name: {} for shard in ds.manifest.shards}
     headers: list[Place] = []
@@ -77,9 +80,7 @@ def _record_places(folder: Path) -> tuple[dict[str, dict[Place, int]], list[Plac
         data = (folder / name).read_bytes()
         start = data.index(value)
         if data.count(value) != 1:
-            raise ValueError(
-                f"record {i} is in {name} more than once: which one counts is not known"
-            )
+            raise ValueError(f"record {i} occurs more than once in {name}")
         inside[name].update({(name, place): i for place in range(start, start + len(value))})
         if i in (0, 1):
             headers += [
@@ -95,7 +96,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_no_flip_becomes_a_value(folder: Path) -> None:
+def test_a_flipped_bit_never_gives_a_wrong_value(folder: Path) -> None:
     groups = {"header": -1, "meta": -1, "record": 60, "page": 80, "column": 40, "manifest": 40}
     if LONG:
         groups |= {"meta, unused": 500, "record": 1000, "page": 1000, "column": 500, "manifest": -1}
@@ -109,11 +110,11 @@ def test_no_flip_becomes_a_value(folder: Path) -> None:
     for group in ("header", "record", "column", "manifest"):
         assert found["where"][group].keys() == {"typed"}, found["log"]
     assert found["where"]["page"]["same"] > 0, (
-        "flips that change nothing are there, too, and must be told apart"
+        "some flips change nothing and must be counted separately"
     )
 
 
-def test_with_full_verification_no_flip_kills(folder: Path) -> None:
+def test_a_flipped_bit_never_kills_with_full_verification(folder: Path) -> None:
     groups = {
         "header": 20,
         "meta": 120,
@@ -133,7 +134,7 @@ def test_with_full_verification_no_flip_kills(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("bug", "verify", "group", "seen"),
+    ("bug", "verify", "group", "outcome"),
     [
         ("no record checksum", "size", "record", "wrong"),
         ("no manifest checksum", "size", "manifest", "wrong"),
@@ -142,7 +143,9 @@ def test_with_full_verification_no_flip_kills(folder: Path) -> None:
         ("no digest", "full", "page", "same"),
     ],
 )
-def test_planted_bugs_are_seen(folder: Path, bug: str, verify: str, group: str, seen: str) -> None:
+def test_planted_bugs_are_detected(
+    folder: Path, bug: str, verify: str, group: str, outcome: str
+) -> None:
     found = run(
         {
             "kind": "flips",
@@ -153,4 +156,4 @@ def test_planted_bugs_are_seen(folder: Path, bug: str, verify: str, group: str, 
             "plant": bug,
         }
     )
-    assert found["outcomes"].get(seen, 0) > 0, f"{bug}: {found['outcomes']} {found['log']}"
+    assert found["outcomes"].get(outcome, 0) > 0, f"{bug}: {found['outcomes']} {found['log']}"

@@ -1,4 +1,4 @@
-"""T4: files cut, extended, zeroed, swapped or of another dataset are refused before they are mapped; nothing dies."""
+"""Truncated, extended, zeroed, swapped and foreign files raise before they are mapped."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NAMES = ("shard-00000.lmdb", "shard-00001.lmdb", "shard-00002.lmdb")
 
 
 def damages(folder: Path, job: dict[str, Any]) -> Iterator[Damage]:
-    """Every kind in ``job["damages"]``, at each page of every shard, and at random bytes."""
+    """Yields every kind in ``job["damages"]``, at each page of every shard and at random bytes."""
     rng = random.Random(job["seed"])
     other = folder.parent / "other"
     for name in NAMES:
@@ -24,9 +24,9 @@ def damages(folder: Path, job: dict[str, Any]) -> Iterator[Damage]:
         size = len(good)
         steps = range(0, size, PAGE)
         for kind in job["damages"]:
-            if kind == "cut":
+            if kind == "truncated":
                 for end in [*steps, *rng.sample(range(size), job["random"])]:
-                    yield Damage(name, good[:end], f"cut: {name} to {end} bytes")
+                    yield Damage(name, good[:end], f"truncated: {name} to {end} bytes")
             elif kind == "extended":
                 for more in [
                     *range(PAGE, 8 * PAGE, PAGE),
@@ -58,7 +58,7 @@ def damages(folder: Path, job: dict[str, Any]) -> Iterator[Damage]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Same sizes throughout: what is swapped cannot be told by its size."""
+    """Both datasets have the same file sizes, so that a size check cannot detect swapped files."""
     root = tmp_path_factory.mktemp("damaged")
     make_dataset(root / "ds")
     make_dataset(root / "other", seed=1)
@@ -68,7 +68,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("verify", ["size", "full"])
-def test_a_file_of_another_size_or_another_shard_is_never_mapped(folder: Path, verify: str) -> None:
+def test_a_file_of_wrong_size_or_of_another_shard_is_never_mapped(
+    folder: Path, verify: str
+) -> None:
     found = run(
         {
             "kind": "files",
@@ -76,7 +78,7 @@ def test_a_file_of_another_size_or_another_shard_is_never_mapped(folder: Path, v
             "verify": verify,
             "unmapped": True,
             "seed": 1,
-            "damages": ["cut", "extended", "swapped", "foreign"],
+            "damages": ["truncated", "extended", "swapped", "foreign"],
             "random": 200 if LONG else 20,
         }
     )
@@ -101,7 +103,9 @@ def test_a_partly_zeroed_file_is_never_mapped_with_full_verification(folder: Pat
 
 
 def test_a_partly_zeroed_file_never_gives_wrong_values(folder: Path) -> None:
-    """By size and stamp alone it may be mapped; every record is still checked. Zeros in LMDB's pages may kill."""
+    """It may be mapped without a digest, but every record is checked. Zeros in LMDB pages may
+    kill.
+    """
     found = run(
         {
             "kind": "files",
@@ -120,15 +124,15 @@ def test_a_partly_zeroed_file_never_gives_wrong_values(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("bug", "verify", "kind", "seen"),
+    ("bug", "verify", "kind", "outcomes"),
     [
-        ("no size check", "size", "cut", ("signal", "wrong")),
+        ("no size check", "size", "truncated", ("signal", "wrong")),
         ("no digest", "full", "zeroed", ("wrong", "signal")),
         ("no stamp", "size", "foreign", ("wrong",)),
     ],
 )
-def test_planted_bugs_are_seen(
-    folder: Path, bug: str, verify: str, kind: str, seen: tuple[str, ...]
+def test_planted_bugs_are_detected(
+    folder: Path, bug: str, verify: str, kind: str, outcomes: tuple[str, ...]
 ) -> None:
     found = run(
         {
@@ -142,6 +146,6 @@ def test_planted_bugs_are_seen(
             "plant": bug,
         }
     )
-    assert sum(found["outcomes"].get(outcome, 0) for outcome in seen) > 0, (
+    assert sum(found["outcomes"].get(outcome, 0) for outcome in outcomes) > 0, (
         f"{bug}: {found['outcomes']} {found['log']}"
     )

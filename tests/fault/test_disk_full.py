@@ -1,4 +1,4 @@
-"""T5: the disk fills up while packing: one clear message, nothing broken, and the same command goes on once there is space."""
+"""A full disk while packing gives one clear message, and the same command resumes later."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.forking import Outcome, Zygote
 from tests.packing import IMAGE, LABEL, SMALL_SHARDS, Listed, Streamed, pack, samples, tree
 
 LONG = os.environ.get("FASTLOAD_LONG") == "1"
-MOST = 400 if LONG else 60  # of the n in "the n-th write fails"
+MAX_FAILING_WRITE = 400 if LONG else 60  # largest n in "the n-th write fails"
 FIELDS = (IMAGE, LABEL, Field("blob", "bytes"))
 MESSAGE = re.compile(
     r"writing \S+: disk full: (\d+) bytes needed, (\d+) free on \S+\. Free some space and run the same command again"
@@ -32,7 +32,7 @@ MESSAGE = re.compile(
 
 @functools.cache
 def small_samples() -> list[Any]:
-    """One shard of 300 kB, with a bad sample."""
+    """Samples for one shard of 300 kB, one of them bad."""
     given: list[Any] = samples(8, size=16, extra_bytes=40_000)
     given[3] = BadImage("broken", source="bad")
     return given
@@ -40,12 +40,14 @@ def small_samples() -> list[Any]:
 
 @functools.cache
 def large_samples() -> list[Any]:
-    """Five shards, 5 MB."""
+    """Samples for five shards, 5 MB."""
     return samples(52, size=16, extra_bytes=95_000)
 
 
 def pack_in_child(given: str, kind: str, dest: str, fail_at: int = -1) -> None:
-    """Packs, with writes that fail from the given one on; prints how many there were, or the error."""
+    """Packs with writes that fail from number ``fail_at`` on; prints the number of writes or the
+    error.
+    """
     found = small_samples() if given == "small" else large_samples()
     source: Any = Streamed(found, FIELDS) if kind == "stream" else Listed(found, FIELDS)
     if fail_at >= 0:
@@ -58,22 +60,22 @@ def pack_in_child(given: str, kind: str, dest: str, fail_at: int = -1) -> None:
     print(json.dumps({"writes": ctypes.CDLL(None).fault_count() if fail_at >= 0 else -1}))
 
 
-def said(outcome: Outcome) -> dict[str, Any]:
-    """What the child printed; it ended by itself, not by a signal (SIGBUS is what a mapped file on a full disk gives)."""
+def output_of(outcome: Outcome) -> dict[str, Any]:
+    """Returns what the child printed. It must not end with a signal such as SIGBUS."""
     assert outcome.code == 0, outcome
     found: dict[str, Any] = json.loads(outcome.output)
     return found
 
 
-def assert_nothing_is_broken(dest: Path, expected: dict[str, str]) -> None:
-    """What has its final name is final, no temporary file takes space, and it is no dataset before it is complete."""
+def assert_published_files_are_complete(dest: Path, expected: dict[str, str]) -> None:
+    """Checks that published files are final, no temporary file remains, and an incomplete dataset
+    raises.
+    """
     found = tree(dest) if dest.exists() else {}
     assert not [name for name in found if is_temporary(name)]
     published = {name: digest for name, digest in found.items() if not name.startswith(".pack")}
     assert not [name for name, digest in published.items() if expected.get(name) != digest]
-    if (
-        "manifest.json" in found
-    ):  # the very last call failed: the sync of the folder after the manifest's rename
+    if "manifest.json" in found:  # the last call failed: the sync of the folder after the rename
         assert published == expected
     else:
         with pytest.raises(StoreError):
@@ -82,7 +84,7 @@ def assert_nothing_is_broken(dest: Path, expected: dict[str, str]) -> None:
 
 @pytest.fixture(scope="module")
 def shim(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The library that makes writes fail, built here."""
+    """Builds the library that makes writes fail."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         pytest.skip("not run: no C compiler")
@@ -114,26 +116,26 @@ def zygote(tmp_path_factory: pytest.TempPathFactory, shim: str) -> Iterator[Zygo
 
 
 @pytest.mark.parametrize("kind", ["list", "stream"])
-def test_every_write_may_be_the_one_that_fails(tmp_path: Path, zygote: Zygote, kind: str) -> None:
-    counted = said(zygote.run(pack_in_child, "small", kind, str(tmp_path / "whole"), 0))
+def test_any_write_may_fail(tmp_path: Path, zygote: Zygote, kind: str) -> None:
+    counted = output_of(zygote.run(pack_in_child, "small", kind, str(tmp_path / "whole"), 0))
     expected = tree(tmp_path / "whole")
     assert counted["writes"] > 40
-    total = min(counted["writes"], MOST)
+    total = min(counted["writes"], MAX_FAILING_WRITE)
     for n in range(1, total + 1, 1 if LONG or kind == "list" else 3):
         dest = tmp_path / str(n)
-        error = said(zygote.run(pack_in_child, "small", kind, str(dest), n)).get("error")
-        assert error is not None, f"write {n} of {counted['writes']} failed and nobody noticed"
+        error = output_of(zygote.run(pack_in_child, "small", kind, str(dest), n)).get("error")
+        assert error is not None, f"write {n} of {counted['writes']} failed without an error"
         found = MESSAGE.search(error)
         assert found, (n, error)
         assert int(found[1]) > 0
-        assert_nothing_is_broken(dest, expected)
-        assert "writes" in said(zygote.run(pack_in_child, "small", kind, str(dest)))
+        assert_published_files_are_complete(dest, expected)
+        assert "writes" in output_of(zygote.run(pack_in_child, "small", kind, str(dest)))
         assert tree(dest) == expected, n
 
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A folder with a file system of its own: 1 MiB, until it is remounted."""
+    """A folder with its own file system of 1 MiB, which can be remounted."""
     folder = tmp_path / "disk"
     folder.mkdir()
     done = subprocess.run(
@@ -143,7 +145,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         check=False,
     )
     if done.returncode:
-        pytest.skip(f"not run: no right to mount a tmpfs ({done.stderr.strip()})")
+        pytest.skip(f"not run: no permission to mount a tmpfs ({done.stderr.strip()})")
     try:
         yield folder
     finally:
@@ -155,39 +157,43 @@ def resize(disk: Path, options: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["list", "stream"])
-def test_a_disk_that_is_too_small_and_grows(
+def test_packing_resumes_while_the_disk_grows(
     tmp_path: Path, zygote: Zygote, small_disk: Path, kind: str
 ) -> None:
-    """1, 2, 3 ... MiB, each time a little more is packed; then it fits."""
-    said(zygote.run(pack_in_child, "large", kind, str(tmp_path / "whole")))
+    """With 1, 2, 3 ... MiB, each run packs a little more; then everything fits."""
+    output_of(zygote.run(pack_in_child, "large", kind, str(tmp_path / "whole")))
     expected = tree(tmp_path / "whole")
     dest = small_disk / "packed"
     shards = []
     for megabytes in (1, 2, 3, 4, 5):
         resize(small_disk, f"size={megabytes}m")
-        error = said(zygote.run(pack_in_child, "large", kind, str(dest)))["error"]
+        error = output_of(zygote.run(pack_in_child, "large", kind, str(dest)))["error"]
         found = MESSAGE.search(error)
         assert found, error
         needed, free = map(int, found.groups())
         assert free < needed
         assert free < 2 << 20
-        assert_nothing_is_broken(dest, expected)
+        assert_published_files_are_complete(dest, expected)
         shards.append(len(list(dest.glob("shard-*.lmdb"))))
     if kind == "list":
-        assert shards == sorted(set(shards))  # each time it went on behind what was there
+        assert shards == sorted(set(shards))  # each run resumed after the existing shards
     resize(small_disk, "size=64m")
-    assert "error" not in said(zygote.run(pack_in_child, "large", kind, str(dest)))
+    assert "error" not in output_of(zygote.run(pack_in_child, "large", kind, str(dest)))
     assert tree(dest) == expected
 
 
-def test_no_inodes_left(tmp_path: Path, zygote: Zygote, small_disk: Path) -> None:
-    said(zygote.run(pack_in_child, "small", "list", str(tmp_path / "whole")))
+def test_packing_resumes_after_running_out_of_inodes(
+    tmp_path: Path, zygote: Zygote, small_disk: Path
+) -> None:
+    output_of(zygote.run(pack_in_child, "small", "list", str(tmp_path / "whole")))
     dest = small_disk / "packed"
     resize(small_disk, "size=64m")
     for inodes in range(2, 9):
         resize(small_disk, f"nr_inodes={inodes}")
-        assert "disk full" in said(zygote.run(pack_in_child, "small", "list", str(dest)))["error"]
-        assert_nothing_is_broken(dest, tree(tmp_path / "whole"))
+        assert (
+            "disk full" in output_of(zygote.run(pack_in_child, "small", "list", str(dest)))["error"]
+        )
+        assert_published_files_are_complete(dest, tree(tmp_path / "whole"))
     resize(small_disk, "nr_inodes=1000")
-    said(zygote.run(pack_in_child, "small", "list", str(dest)))
+    output_of(zygote.run(pack_in_child, "small", "list", str(dest)))
     assert tree(dest) == tree(tmp_path / "whole")

@@ -1,4 +1,6 @@
-"""T6, T8: damaged and hostile images, in a child that is watched: no signal, no hang, bounded memory, the next good image right."""
+"""Damaged and hostile images cause no crash, no hang and no excessive memory, and the next image is
+correct.
+"""
 
 from __future__ import annotations
 
@@ -24,13 +26,15 @@ from tests.jpeg_samples import encode, picture
 pytestmark = pytest.mark.skipif(core() is None, reason="not run: no native core")
 ROOT = Path(__file__).resolve().parents[2]
 LONG = os.environ.get("FASTLOAD_LONG") == "1"
-HANG_S = 60  # a file takes milliseconds; a busy machine is no hang
+HANG_S = 60  # a file takes milliseconds; a busy machine must not count as a hang
 MAX_PEAK_MB = 1024
-Verdict = dict[str, Any]
+Result = dict[str, Any]
 
 
-class Watched:
-    """A child (decode_child.py) that decodes the files it is told; started again where one of them ends it."""
+class DecodeChild:
+    """A child process (decode_child.py) that decodes files. It is restarted after a crash or a
+    hang.
+    """
 
     def __init__(self) -> None:
         self.deaths: list[str] = []
@@ -48,20 +52,20 @@ class Watched:
         assert self.process.stdout is not None
         self.ready.register(self.process.stdout, selectors.EVENT_READ)
 
-    def verdict(self, name: str, data: bytes) -> Verdict | None:
-        """What became of one file; None if it took the child with it."""
+    def decode_result(self, name: str, data: bytes) -> Result | None:
+        """Decodes one file; None if the child crashed or hung."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.write(len(data).to_bytes(8, "little") + data)
         self.process.stdin.flush()
         line = self.process.stdout.readline() if self.ready.select(HANG_S) else b""
         if line:
-            found: Verdict = json.loads(line)
+            found: Result = json.loads(line)
             return found
         hung = self.process.poll() is None and not self.ready.select(0)
         self.close()
         self.deaths.append(
-            f"{name}: {'hangs' if hung else f'ends the process ({self.process.returncode})'}"
+            f"{name}: {'hangs' if hung else f'kills the process ({self.process.returncode})'}"
         )
         self._start()
         return None
@@ -73,73 +77,87 @@ class Watched:
 
 
 @contextlib.contextmanager
-def watched() -> Iterator[Watched]:
-    child = Watched()
+def decode_child() -> Iterator[DecodeChild]:
+    child = DecodeChild()
     try:
         yield child
     finally:
         child.close()
 
 
-def examine(files: Sequence[tuple[str, bytes]]) -> list[Verdict]:
-    """Every file through the child; fails the test where one does harm."""
-    with watched() as child:
-        verdicts = [(name, child.verdict(name, data)) for name, data in files]
+def examine(files: Sequence[tuple[str, bytes]]) -> list[Result]:
+    """Decodes every file in a child; fails the test if a file causes harm."""
+    with decode_child() as child:
+        results = [(name, child.decode_result(name, data)) for name, data in files]
         assert not child.deaths
-    good = [verdict for _, verdict in verdicts if verdict]
-    wrong = [name for name, verdict in verdicts if verdict and not verdict["next_is_right"]]
-    assert not wrong, f"the good image behind these was not right: {wrong[:5]}"
+    good = [decode_result for _, decode_result in results if decode_result]
+    wrong = [
+        name
+        for name, decode_result in results
+        if decode_result and not decode_result["next_is_correct"]
+    ]
+    assert not wrong, f"the good image after these was wrong: {wrong[:5]}"
     strange = [
-        (name, verdict)
-        for name, verdict in verdicts
-        if verdict and set(verdict["status"]) - {Status.OK, Status.BAD_IMAGE}
+        (name, decode_result)
+        for name, decode_result in results
+        if decode_result and set(decode_result["status"]) - {Status.OK, Status.BAD_IMAGE}
     ]
     assert not strange
-    assert max(verdict["peak_mb"] for verdict in good) < MAX_PEAK_MB
+    assert max(decode_result["peak_mb"] for decode_result in good) < MAX_PEAK_MB
     return good
 
 
-def test_odd_images_do_no_harm() -> None:
+def test_odd_images_neither_crash_nor_hang() -> None:
     files = [
         (path.name, path.read_bytes())
         for path in sorted((corpus_dir() / "odd").rglob("*"))
         if path.is_file()
     ]
     assert len(files) > 1900
-    kinds = Counter(verdict["status"][0] for verdict in examine(files))
+    kinds = Counter(decode_result["status"][0] for decode_result in examine(files))
     assert kinds[Status.OK] > 10  # rare, but legal
     assert kinds[Status.BAD_IMAGE] > 1000
 
 
-def test_odd_images_meet_the_same_verdict_in_the_reference() -> None:
+def test_odd_images_have_the_same_status_in_the_reference_backend() -> None:
     from tests.decoding import native, reference, run
 
     files = [path for path in sorted((corpus_dir() / "odd").rglob("*")) if path.is_file()]
     data = [path.read_bytes() for path in files]
-    ours, theirs = (run(backend(), data, (16, 12)).status for backend in (native, reference))
+    native_status, reference_status = (
+        run(backend(), data, (16, 12)).status for backend in (native, reference)
+    )
     differ = {
-        path.name for path, own, other in zip(files, ours, theirs, strict=True) if own != other
+        path.name
+        for path, one, other in zip(files, native_status, reference_status, strict=True)
+        if one != other
     }
-    # simplejpeg's library does not read the first kind at all (4:1:0 and other factors without a name of their own).
+    # simplejpeg cannot read sampling factors without a name, such as 4:1:0.
     assert all(
         run(native(), [path.read_bytes()], (16, 12)).ok for path in files if path.name in differ
     )
     assert len(differ) < len(files) / 200
 
 
-def test_verdicts_do_not_depend_on_what_was_decoded_before() -> None:
+def test_results_do_not_depend_on_previous_images() -> None:
     files = [
         (path.name, path.read_bytes())
         for path in sorted((corpus_dir() / "odd").rglob("*"))
         if path.is_file()
     ][::17]
     forth, back = examine(files), examine(files[::-1])[::-1]
-    assert [verdict["status"] for verdict in forth] == [verdict["status"] for verdict in back]
-    assert [verdict["crc"] for verdict in forth] == [verdict["crc"] for verdict in back]
+    assert [decode_result["status"] for decode_result in forth] == [
+        decode_result["status"] for decode_result in back
+    ]
+    assert [decode_result["crc"] for decode_result in forth] == [
+        decode_result["crc"] for decode_result in back
+    ]
 
 
-def mutated(data: bytes, other: bytes, random: np.random.Generator) -> bytes:
-    """One way of damage: a bit, a byte, 4 KiB of zeros, bytes more, bytes less, two files in one."""
+def mutate(data: bytes, other: bytes, random: np.random.Generator) -> bytes:
+    """Applies random damage: a bit, a byte, 4 KiB of zeros, an insertion, a deletion or a
+    splice.
+    """
     changed, at = bytearray(data), int(random.integers(2, len(data)))
     kind = int(random.integers(6))
     if kind == 0:
@@ -157,14 +175,14 @@ def mutated(data: bytes, other: bytes, random: np.random.Generator) -> bytes:
     return bytes(changed)
 
 
-def test_damaged_photos_do_no_harm() -> None:
+def test_damaged_photos_neither_crash_nor_hang() -> None:
     random = np.random.default_rng(8)
     intact = [path.read_bytes() for path in photos(40)]
     files = [
-        (f"mutation {i}", mutated(intact[i % len(intact)], intact[i * 7 % len(intact)], random))
+        (f"mutation {i}", mutate(intact[i % len(intact)], intact[i * 7 % len(intact)], random))
         for i in range(5000 if LONG else 400)
     ]
-    kinds = Counter(verdict["status"][0] for verdict in examine(files))
+    kinds = Counter(decode_result["status"][0] for decode_result in examine(files))
     assert kinds[Status.BAD_IMAGE] > len(files) // 10
 
 
@@ -174,15 +192,15 @@ def test_every_damaged_record_is_detected() -> None:
     random = np.random.default_rng(9)
     jpeg = encode(picture(160, 120), "420")
     intact, offset = record(jpeg)
-    sources = [mutated(intact, intact[::-1], random) for _ in range(5000 if LONG else 600)]
+    sources = [mutate(intact, intact[::-1], random) for _ in range(5000 if LONG else 600)]
     sources = [source for source in sources if source != intact]
     result = run(native(), sources, (32, 24), offset=offset, size=len(jpeg), check=1)
     assert set(result.status.tolist()) == {int(Status.CORRUPT)}
     run(native(), [intact], (32, 24), offset=offset, size=len(jpeg), check=1).raise_first()
 
 
-def test_bombs_are_refused_before_memory_is_taken() -> None:
-    """Headers of huge images on tiny bodies; limits come from the header alone."""
+def test_decompression_bombs_raise_before_memory_is_allocated() -> None:
+    """Tiny files with the headers of huge images: the header alone decides."""
     jpeg = encode(picture(16, 16), "444")
     at = jpeg.index(b"\xff\xc0") + 5
     sizes = [(65535, 65535), (16385, 16), (16, 16385), (16000, 16000), (8000, 7999), (2000, 2000)]
@@ -190,17 +208,20 @@ def test_bombs_are_refused_before_memory_is_taken() -> None:
         jpeg[:at] + height.to_bytes(2, "big") + width.to_bytes(2, "big") + jpeg[at + 4 :]
         for width, height in sizes
     ]
-    verdicts = examine([(str(size), data) for size, data in zip(sizes, files, strict=True)])
-    assert all(verdict["status"] == [Status.BAD_IMAGE] * 3 for verdict in verdicts)
+    results = examine([(str(size), data) for size, data in zip(sizes, files, strict=True)])
+    assert all(decode_result["status"] == [Status.BAD_IMAGE] * 3 for decode_result in results)
     assert (
-        max(verdict["peak_mb"] for verdict in verdicts)
-        - min(verdict["peak_mb"] for verdict in verdicts)
+        max(decode_result["peak_mb"] for decode_result in results)
+        - min(decode_result["peak_mb"] for decode_result in results)
         < 4
     )
 
 
 def test_memory_stays_flat() -> None:
-    """100,000 decodes with FASTLOAD_LONG=1; good and bad images, all paths: anonymous memory, files and threads."""
+    """Anonymous memory, files and threads stay constant over good and bad images.
+
+    FASTLOAD_LONG=1 decodes 100,000 images.
+    """
     rounds = 100_000 if LONG else 8_000
     command = [sys.executable, "-m", "tests.fault.decode_child", "--many", str(rounds)]
     done = subprocess.run(

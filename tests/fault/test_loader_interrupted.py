@@ -1,5 +1,8 @@
-"""T14 and the ends of programs: Ctrl-C at random moments, once and twice, errors in the training loop, work in flight when Python exits,
-kill -9. Gone within 2 s, nothing left behind, and no Ctrl-C is ever lost. Each check is shown to fail by a planted fault."""
+"""Programs that end with Ctrl-C, an error, kill -9 or batches in flight exit within 2 s and leave
+nothing.
+
+No Ctrl-C is lost. A planted fault shows that each check can fail.
+"""
 
 from __future__ import annotations
 
@@ -14,18 +17,24 @@ from pathlib import Path
 import pytest
 
 from fastload._common.native import core
-from tests.fault.loader_victims import SEED, counted, interrupted, to_its_end, warm
+from tests.fault.loader_victims import (
+    SEED,
+    check_delivered_batches,
+    count_interrupts,
+    run_as_program,
+    warm,
+)
 from tests.fault.trials import LONG
 from tests.forking import Child, Outcome, Zygote
 
 KINDS = (
-    ["native", "reference", "sampler", "colours", "single"] if core() is not None else ["reference"]
+    ["native", "reference", "sampler", "color", "single"] if core() is not None else ["reference"]
 )
-SPAN_S = 0.5  # of a victim's life
+SPAN_S = 0.5  # duration of one training run
 
 
-def at_most_s() -> float:
-    """2 seconds; more where others keep the processors busy, up to 8."""
+def time_limit_s() -> float:
+    """Returns 2 seconds, or up to 8 on a busy machine."""
     return 2.0 * min(4.0, max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1)))
 
 
@@ -39,7 +48,9 @@ def zygote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zygote]:
 
 
 def ended(child: Child, since: float) -> tuple[Outcome, float]:
-    """How it ended, and seconds from ``since`` to where fastload was done, or to its end where it did not come to that."""
+    """Returns the outcome, and the seconds from ``since`` until fastload was done or the process
+    ended.
+    """
     while Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
         if time.monotonic() > since + 30:
             child.kill(signal.SIGKILL)
@@ -50,15 +61,15 @@ def ended(child: Child, since: float) -> tuple[Outcome, float]:
     return outcome, (float(over[1]) if over else end) - since
 
 
-def left_behind(pid: int, packed: Path, before: list[str]) -> list[str]:
-    """Processes of its session, files in shared memory, files beside the dataset's."""
+def leftovers(pid: int, packed: Path, before: list[str]) -> list[str]:
+    """Returns remaining processes of its session, shared memory and files in the dataset."""
     found = [f"/dev/shm/{path.name}" for path in Path("/dev/shm").glob(f"*{pid}*")]
     found += [name for name in listing(packed) if name not in before]
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = path.read_text().rpartition(")")[2].split()
         except OSError:
-            continue  # it has just ended
+            continue  # the process has just ended
         if int(fields[3]) == pid and fields[0] != "Z":
             found.append(f"process {path.parent.name}")
             os.kill(int(path.parent.name), signal.SIGKILL)
@@ -78,23 +89,22 @@ def faults_of(
     signals: tuple[int, ...],
     bug: str = "",
 ) -> list[str]:
-    """Interrupts one training run at a random moment; what was not as it should be."""
+    """Sends signals to a training run at a random moment; returns everything that went wrong."""
     before = listing(packed)
-    child = zygote.start(to_its_end, LONG, "train", str(packed), kind, SPAN_S, bug)
+    child = zygote.start(run_as_program, LONG, "train_epochs", str(packed), kind, SPAN_S, bug)
     time.sleep(rng.uniform(0, 1.05 * SPAN_S))
     for number in signals:
         since = time.monotonic()
         child.kill(number)
         time.sleep(rng.uniform(0, 0.05) if len(signals) > 1 else 0)
     outcome, took = ended(child, since)
-    faults = left_behind(child.pid, packed, before)
+    faults = leftovers(child.pid, packed, before)
     for path in Path("/dev/shm").glob(f"*{child.pid}*"):
         path.unlink()
-    if took > at_most_s():
+    if took > time_limit_s():
         faults.append(f"ended {took:.1f} s after the signal")
-    codes = {signal.SIGINT: (130, 0, -2, 1), signal.SIGKILL: (-9, 0)}[
-        signal.Signals(signals[0])
-    ]  # 0: it was over before
+    # 0: the run ended before the signal
+    codes = {signal.SIGINT: (130, 0, -2, 1), signal.SIGKILL: (-9, 0)}[signal.Signals(signals[0])]
     if outcome.code not in codes:
         faults.append(f"exit code {outcome.code}")
     words = (
@@ -103,13 +113,12 @@ def faults_of(
         "Fatal",
         *(("ignored in",) if "/fastload/" in outcome.output else ()),
     )
-    in_front = (
-        "to_its_end" not in outcome.output or outcome.code == 130
-    )  # else it came before the training began
+    # Otherwise the signal arrived before the training started.
+    in_training = "run_as_program" not in outcome.output or outcome.code == 130
     return faults + [
         line
         for line in outcome.output.splitlines()
-        if in_front and any(word in line for word in words)
+        if in_training and any(word in line for word in words)
     ]
 
 
@@ -119,7 +128,7 @@ def faults_of(
     [(signal.SIGINT,), (signal.SIGINT, signal.SIGINT), (signal.SIGKILL,)],
     ids=["once", "twice", "kill"],
 )
-def test_interrupted_at_random_moments(
+def test_signals_at_random_moments_leave_nothing(
     zygote: Zygote, packed: Path, kind: str, signals: tuple[int, ...]
 ) -> None:
     rng = random.Random(f"{SEED} {kind} {signals}")
@@ -130,34 +139,36 @@ def test_interrupted_at_random_moments(
 @pytest.mark.parametrize(
     ("bug", "message"),
     [
-        ("thread that stays", "s after the signal"),
+        ("thread that never ends", "s after the signal"),
         ("orphan", "process "),
         ("shared memory", "/dev/shm/"),
-        ("loud thread", "Exception in thread"),
+        ("thread that raises", "Exception in thread"),
     ],
 )
-def test_what_is_left_behind_is_found(zygote: Zygote, packed: Path, bug: str, message: str) -> None:
+def test_leftovers_are_detected(zygote: Zygote, packed: Path, bug: str, message: str) -> None:
     rng = random.Random(SEED)
-    for _ in range(10):  # it may be interrupted before the fault is there
+    for _ in range(10):  # the signal may arrive before the fault is planted
         if any(
             message in fault
             for fault in faults_of(zygote, packed, KINDS[0], rng, signals=(signal.SIGINT,), bug=bug)
         ):
             return
-    pytest.fail(f"{bug!r} was planted and not found")
+    pytest.fail(f"the planted fault {bug!r} was not detected")
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("how", "code"), [("end", 0), ("error", 1), ("exit", 3)])
-def test_work_in_flight_does_not_hold_up_the_end(
+def test_batches_in_flight_do_not_delay_the_exit(
     zygote: Zygote, packed: Path, kind: str, how: str, code: int
 ) -> None:
     before, since = listing(packed), time.monotonic()
-    child = zygote.start(to_its_end, True, "leave", str(packed), kind, how, "")
+    child = zygote.start(
+        run_as_program, True, "exit_with_batches_in_flight", str(packed), kind, how, ""
+    )
     outcome, took = ended(child, since)
     assert outcome.code == code, outcome.output
-    assert took < at_most_s() + 1.0  # a second for the work itself
-    assert left_behind(child.pid, packed, before) == []
+    assert took < time_limit_s() + 1.0  # one second for the work itself
+    assert leftovers(child.pid, packed, before) == []
     assert outcome.output.count("Traceback") == (how == "error"), outcome.output
     assert "ZeroDivisionError" in outcome.output or how != "error"
 
@@ -166,25 +177,27 @@ def test_work_in_flight_does_not_hold_up_the_end(
 @pytest.mark.parametrize("pause", [0.008, 0.08], ids=["iterators", "loaders"])
 def test_no_ctrl_c_is_lost(zygote: Zygote, packed: Path, kind: str, pause: float) -> None:
     outcome = zygote.run(
-        interrupted, str(packed), kind, 60.0 if LONG else 1.5, pause, "", timeout_s=120
+        count_interrupts, str(packed), kind, 60.0 if LONG else 1.5, pause, "", timeout_s=120
     )
     assert outcome.code == 0, outcome.output
     assert " 0 lost, {}" in outcome.output, outcome.output
     assert " 0 caught" not in outcome.output
 
 
-def test_a_lost_one_is_seen(zygote: Zygote, packed: Path) -> None:
+def test_a_lost_ctrl_c_is_detected(zygote: Zygote, packed: Path) -> None:
     outcome = zygote.run(
-        interrupted, str(packed), KINDS[0], 20.0, 0.008, "python finaliser", timeout_s=120
+        count_interrupts, str(packed), KINDS[0], 20.0, 0.008, "python finalizer", timeout_s=120
     )
     assert " 1 lost, {'KeyboardInterrupt in " in outcome.output, outcome.output
 
 
 @pytest.mark.parametrize("kind", KINDS[:2])
 def test_a_ctrl_c_neither_loses_nor_counts_a_batch(zygote: Zygote, packed: Path, kind: str) -> None:
-    assert "wrong: []" in zygote.run(counted, str(packed), kind, 0.02, "").output
+    assert "wrong: []" in zygote.run(check_delivered_batches, str(packed), kind, 0.02, "").output
 
 
-def test_a_miscounted_batch_is_seen(zygote: Zygote, packed: Path) -> None:
-    output = zygote.run(counted, str(packed), KINDS[0], 0.02, "counts too early").output
+def test_a_miscounted_batch_is_detected(zygote: Zygote, packed: Path) -> None:
+    output = zygote.run(
+        check_delivered_batches, str(packed), KINDS[0], 0.02, "counts too early"
+    ).output
     assert "in the state" in output

@@ -1,5 +1,8 @@
-"""T12 and T13: fork, spawn and forkserver, loaders made before and after, used bare and inside torch's own workers; workers and threads
-that die or hang. The same batches everywhere, or one clear error; nothing hangs."""
+"""Loaders with fork, spawn and forkserver, alone and in torch workers, and with workers that die or
+hang.
+
+Every process gets the same batches or one clear error. Nothing hangs.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ from tests.packed_datasets import photo
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning"),
-]  # 4 workers on 2 processors
+]
 METHODS = ["fork", "spawn", "forkserver"]
 N = 22
 
@@ -55,7 +58,7 @@ def expected(packed: Path) -> dict[str, list[str]]:
 
 
 def report(loader: Any, backend: str, answers: Any) -> None:
-    """In a child: sends what the loader, or one made here, delivers."""
+    """Runs in a child: sends the batches of the loader, or of a new one."""
     torch.set_num_threads(1)
     loader = make(loader, backend) if isinstance(loader, str) else loader
     answers.put([digest(batch) for batch in loader])
@@ -66,12 +69,12 @@ def report(loader: Any, backend: str, answers: Any) -> None:
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("made", ["before", "after"])
 @pytest.mark.parametrize("backend", backends())
-def test_bare_processes_get_the_same_batches(
+def test_child_processes_get_the_same_batches(
     packed: Path, expected: dict[str, list[str]], method: str, made: str, backend: str
 ) -> None:
     context: Any = mp.get_context(method)
     loader = make(packed, backend)
-    running = iter(loader)  # its threads are at work when the child begins
+    running = iter(loader)  # its threads are running when the child starts
     got = [digest(next(running))]
     loader.set_epoch(0)
     answers: Any = context.Queue()
@@ -79,7 +82,7 @@ def test_bare_processes_get_the_same_batches(
         target=report, args=(loader if made == "before" else str(packed), backend, answers)
     )
     child.start()
-    got += [digest(batch) for batch in running]  # the parent goes on meanwhile
+    got += [digest(batch) for batch in running]  # the parent continues meanwhile
     assert answers.get(timeout=60) == expected[backend]
     child.join(20)
     assert child.exitcode == 0
@@ -89,7 +92,7 @@ def test_bare_processes_get_the_same_batches(
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("workers", [1, 4])
 @pytest.mark.parametrize("used", [True, False], ids=["used before", "fresh"])
-def test_torch_s_workers_get_the_same_batches(
+def test_torch_workers_get_the_same_batches(
     packed: Path, expected: dict[str, list[str]], method: str, workers: int, used: bool
 ) -> None:
     loader = make(packed)
@@ -106,7 +109,7 @@ def test_torch_s_workers_get_the_same_batches(
     assert [digest(batch) for batch in plain] == expected["auto"]
 
 
-def test_an_iterator_does_not_follow_into_a_child_and_says_so(packed: Path) -> None:
+def test_an_iterator_raises_in_a_forked_child(packed: Path) -> None:
     iterator = iter(make(packed))
     next(iterator)
     reading, writing = os.pipe()
@@ -125,7 +128,7 @@ def test_an_iterator_does_not_follow_into_a_child_and_says_so(packed: Path) -> N
     assert len(list(iterator)) == 5
 
 
-def test_a_child_that_inherits_and_drops_everything_leaves_the_parent_alone(
+def test_a_child_that_closes_the_loader_does_not_affect_the_parent(
     packed: Path, expected: dict[str, list[str]]
 ) -> None:
     loader = make(packed)
@@ -138,8 +141,8 @@ def test_a_child_that_inherits_and_drops_everything_leaves_the_parent_alone(
     assert got + [digest(batch) for batch in iterator] == expected["auto"]
 
 
-class Dying(torch.utils.data.Dataset[Any]):
-    """The loader's view, but a worker that reaches one sample does something bad."""
+class DyingDataset(torch.utils.data.Dataset[Any]):
+    """Wraps the dataset of a loader. A worker that reaches sample 7 dies or hangs."""
 
     def __init__(self, view: Any, how: str) -> None:
         self._view, self._how = view, how
@@ -158,10 +161,10 @@ class Dying(torch.utils.data.Dataset[Any]):
 
 
 @pytest.mark.parametrize("how", ["SIGKILL", "SIGSEGV", "SIGBUS", "exit", "hang"])
-def test_a_torch_worker_that_dies_is_an_error_and_leaves_no_process(packed: Path, how: str) -> None:
+def test_a_dead_torch_worker_raises_and_leaves_no_process(packed: Path, how: str) -> None:
     loader = make(packed)
     plain = torch.utils.data.DataLoader(
-        Dying(loader.dataset, how),
+        DyingDataset(loader.dataset, how),
         batch_sampler=loader.batch_sampler,
         collate_fn=loader.collate_fn,
         num_workers=2,
@@ -180,8 +183,8 @@ def test_a_torch_worker_that_dies_is_an_error_and_leaves_no_process(packed: Path
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("backend", backends())
-def test_a_feeder_thread_that_dies_is_an_error_at_once(packed: Path, backend: str) -> None:
-    """Something no handler sees: an exception thrown into the thread from outside, where it waits for room."""
+def test_a_dead_feeder_thread_raises_immediately(packed: Path, backend: str) -> None:
+    """An exception is raised in the thread from outside, while it waits for space in the queue."""
     iterator = iter(make(packed, backend, prefetch_factor=1))
     next(iterator)
     (feeder,) = [thread for thread in threading.enumerate() if thread.name == "fastload-feeder"]
@@ -189,26 +192,26 @@ def test_a_feeder_thread_that_dies_is_an_error_at_once(packed: Path, backend: st
     ctypes.pythonapi.PyThreadState_SetAsyncExc(
         ctypes.c_ulong(feeder.ident or 0), ctypes.py_object(SystemExit)
     )
-    next(iterator)  # wakes it
-    began = time.monotonic()
+    next(iterator)  # wakes the thread
+    start = time.monotonic()
     with pytest.raises(WorkerDied, match="feeder thread of the loader has exited"):
         list(iterator)
-    assert time.monotonic() - began < 5
-    with pytest.raises(WorkerDied):  # for ever: it is not the end of the epoch
+    assert time.monotonic() - start < 5
+    with pytest.raises(WorkerDied):  # again: this is not the end of the epoch
         next(iterator)
     assert len(list(make(packed, backend))) == 6
 
 
-def test_a_decode_thread_that_hangs_is_named_by_its_sample(
+def test_a_timeout_names_the_sample_of_a_hanging_thread(
     packed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from fastload._decode import reference
 
-    go_on, load = threading.Event(), reference._load
+    resume, load = threading.Event(), reference._load
 
     def hanging(batch: Any, row: int, slot: Any) -> Any:
         if int.from_bytes(bytes(batch.sources[row][16:24]), "little") == 7:
-            go_on.wait(60)
+            resume.wait(60)
         return load(batch, row, slot)
 
     monkeypatch.setattr(reference, "_load", hanging)
@@ -218,12 +221,12 @@ def test_a_decode_thread_that_hangs_is_named_by_its_sample(
         match=r"no batch within timeout=1 s. Waiting for sample 7 \(shard-00000.lmdb, samples/\d+\)$",
     ):
         list(iterator)
-    go_on.set()
+    resume.set()
     list(iterator)
 
 
-def test_a_native_thread_that_is_long_at_a_sample_is_named_by_it(tmp_path: Path) -> None:
-    """A page that does not come: a file on a server that is gone, here a picture of 64 megapixels, which takes seconds."""
+def test_a_timeout_names_the_sample_that_a_native_thread_decodes(tmp_path: Path) -> None:
+    """Decoding an image of 64 megapixels takes seconds, like a page fault on a lost file server."""
     needs_core()
     small = photo(64, 48, seed=1)
     noise = np.random.default_rng(0).integers(0, 256, (8000, 8000), np.uint8)
@@ -248,17 +251,16 @@ def test_a_native_thread_that_is_long_at_a_sample_is_named_by_it(tmp_path: Path)
         num_workers=1,
     )
     iterator, late = iter(loader), ""
-    while not re.search(
-        r"\. Waiting for sample 5 \(shard-00000.lmdb, .*\)$", late
-    ):  # on a busy machine the thread may not be there yet
+    # On a busy machine the thread may not have reached the sample yet.
+    while not re.search(r"\. Waiting for sample 5 \(shard-00000.lmdb, .*\)$", late):
         with pytest.raises(
             RuntimeError, match=r"^no batch within timeout=0.1 s. Waiting for sample"
         ) as error:
-            next(iterator)  # the batch itself, when it comes, is the failure
+            next(iterator)  # the test fails if the batch arrives
         late = str(error.value)
 
 
-def test_a_decode_thread_that_fails_is_an_error_and_the_next_batches_come(
+def test_a_failing_decode_thread_raises_and_later_batches_arrive(
     packed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from fastload._decode import reference

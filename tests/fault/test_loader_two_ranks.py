@@ -1,4 +1,6 @@
-"""Real ranks: torchrun and gloo. As many steps on all, every sample once, a dead rank ends the others, worlds of 2, 1 and 3 in one epoch."""
+"""Ranks of torchrun with gloo: equal steps, every sample once, a killed rank, changing world
+sizes.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,7 @@ def torchrun(packed: Path, out: Path, world: int, mode: str) -> subprocess.Compl
 
 
 def ranks(packed: Path, out: Path, world: int, mode: str = "") -> list[Any]:
-    """What each rank has loaded."""
+    """Returns what each rank has loaded."""
     done = torchrun(packed, out, world, mode)
     assert done.returncode == 0, done.stderr[-3000:]
     return [json.loads((out / f"rank{rank}of{world}.json").read_text()) for rank in range(world)]
@@ -60,19 +62,20 @@ def ids(found: list[Any]) -> list[int]:
 
 
 @pytest.mark.parametrize("mode", ["pad", "partial"])
-def test_equal_steps_disjoint_samples_right_labels(packed: Path, tmp_path: Path, mode: str) -> None:
+def test_ranks_have_equal_steps_disjoint_samples_and_correct_labels(
+    packed: Path, tmp_path: Path, mode: str
+) -> None:
     found = ranks(packed, tmp_path, 2, mode)
     assert len(found[0]["steps"]) == len(found[1]["steps"]) == found[0]["len"]
     counts = Counter(ids(found))
     assert sorted(counts) == list(range(N))
-    assert sum(counts.values()) == (
-        N if mode == "partial" else 46
-    )  # one more, as DistributedSampler does
+    # "pad" repeats one sample, like DistributedSampler.
+    assert sum(counts.values()) == (N if mode == "partial" else 46)
     column = open_dataset(packed).column("label")
     assert all(column[step[0]].tolist() == step[1] for rank in found for step in rank["steps"])
 
 
-def test_a_run_goes_on_with_one_and_then_three_ranks(packed: Path, tmp_path: Path) -> None:
+def test_a_run_resumes_with_one_and_then_three_ranks(packed: Path, tmp_path: Path) -> None:
     seen: list[int] = []
     for world, mode in ((2, "stop2"), (1, "stop3"), (3, "partial")):
         seen += ids(ranks(packed, tmp_path, world, mode))
@@ -82,18 +85,18 @@ def test_a_run_goes_on_with_one_and_then_three_ranks(packed: Path, tmp_path: Pat
 
 
 def test_a_killed_rank_ends_the_other_with_an_error(packed: Path, tmp_path: Path) -> None:
-    began = time.monotonic()
+    start = time.monotonic()
     done = torchrun(packed, tmp_path, 2, "die")
     assert done.returncode != 0
     assert "SIGKILL" in done.stderr or "exitcode  : -9" in done.stderr
-    assert not list(tmp_path.glob("rank*"))  # nobody went on as if nothing had happened
-    assert time.monotonic() - began < 120
+    assert not list(tmp_path.glob("rank*"))  # no rank finished normally
+    assert time.monotonic() - start < 120
 
 
-def test_a_rank_that_loads_another_s_share_is_seen(
+def test_ranks_that_load_the_same_samples_are_detected(
     packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Control: without knowing of each other both ranks load everything."""
+    """A control: without rank and world size, both ranks load everything."""
     script = tmp_path / "alone.py"
     script.write_text(
         "import sys\nfrom fastload._load import options\n"

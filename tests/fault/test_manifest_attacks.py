@@ -1,7 +1,8 @@
-"""T18: a hostile manifest.json, or hostile files behind it, end in one of our errors, within 1 s of CPU and 100 MB.
+"""Hostile manifests and files raise a fastload error within 1 s of CPU time and 100 MB.
 
-Each case is opened in a child of its own. Unless a case is about the checksum, it carries the right one: an attacker
-can compute it. ``python -m tests.fault.test_manifest_attacks FOLDER [BUG [CASE]]`` prints one line of JSON for each.
+Each case is opened in its own child. Unless a case tests the checksum, its checksum is correct,
+because an attacker can compute it. ``python -m tests.fault.test_manifest_attacks FOLDER [BUG
+[CASE]]`` prints one line of JSON per case.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def _text(folder: Path, text: str | bytes) -> None:
 
 
 def _set(path: str, value: Any) -> Callable[[Path], None]:
-    """One value exchanged; the path is like shards.0.name."""
+    """Replaces one value; the path has the form shards.0.name."""
 
     def attack(folder: Path) -> None:
         found = json.loads((folder / "manifest.json").read_bytes())
@@ -50,7 +51,7 @@ def _set(path: str, value: Any) -> Callable[[Path], None]:
 
 
 def _insert(text: str) -> Callable[[Path], None]:
-    """Bare text in front of everything else in the object."""
+    """Inserts text at the start of the object."""
 
     def attack(folder: Path) -> None:
         found = json.loads((folder / "manifest.json").read_bytes())
@@ -84,8 +85,8 @@ def _edited_by_hand(folder: Path) -> None:
     path.write_bytes(path.read_bytes().replace(b'"cat"', b'"bat"'))
 
 
-def _instead(name: str, make: Callable[[Path], object]) -> Callable[[Path], None]:
-    """Another thing in place of a file."""
+def _replace_file(name: str, make: Callable[[Path], object]) -> Callable[[Path], None]:
+    """Replaces a file by something else."""
 
     def attack(folder: Path) -> None:
         (folder / name).unlink()
@@ -181,7 +182,7 @@ ATTACKS: dict[str, Callable[[Path], None]] = {
     "class field": _set("fields.0.__class__", "os.system"),
     "code": _set("format", "__import__('os').system('id')"),
     "field named source": _set("fields.2.name", "source"),
-    "image of nobody": _set("fields.0.image", "nobody"),
+    "image of a missing field": _set("fields.0.image", "missing"),
     "two fields, one name": _set("fields.2.name", "label"),
     "version 3": _set("version", 3),
     "version 10**30": _replace('"version": 2', '"version": 1' + "0" * 30),
@@ -199,40 +200,40 @@ ATTACKS: dict[str, Callable[[Path], None]] = {
     "40 MB of quotes": lambda folder: _text(folder, b'"' * 40_000_000),
     "escapes": lambda folder: _text(folder, b'"' + b'\\"' * 5_000_000),
     "65 MB": _bytes(b"x" * (65 << 20)),
-    "10 GiB of nothing": _instead("manifest.json", _sparse),
-    "manifest: link to the good one": _instead(
+    "10 GiB of nothing": _replace_file("manifest.json", _sparse),
+    "manifest: link to the good one": _replace_file(
         "manifest.json", lambda path: path.symlink_to("../../good/manifest.json")
     ),
-    "manifest: link": _instead("manifest.json", lambda path: path.symlink_to("/etc/passwd")),
-    "manifest: loop": _instead("manifest.json", _loop),
-    "manifest: FIFO": _instead("manifest.json", os.mkfifo),
-    "manifest: device": _instead("manifest.json", _device),
-    "manifest: folder": _instead("manifest.json", os.mkdir),
-    "shard: link": _instead("shard-00001.lmdb", lambda path: path.symlink_to("/etc/passwd")),
-    "shard: link to a sibling": _instead(
+    "manifest: link": _replace_file("manifest.json", lambda path: path.symlink_to("/etc/passwd")),
+    "manifest: loop": _replace_file("manifest.json", _loop),
+    "manifest: FIFO": _replace_file("manifest.json", os.mkfifo),
+    "manifest: device": _replace_file("manifest.json", _device),
+    "manifest: folder": _replace_file("manifest.json", os.mkdir),
+    "shard: link": _replace_file("shard-00001.lmdb", lambda path: path.symlink_to("/etc/passwd")),
+    "shard: link to a sibling": _replace_file(
         "shard-00001.lmdb", lambda path: path.symlink_to("shard-00000.lmdb")
     ),
-    "shard: loop": _instead("shard-00001.lmdb", _loop),
-    "shard: FIFO": _instead("shard-00001.lmdb", os.mkfifo),
-    "shard: device": _instead("shard-00001.lmdb", _device),
-    "shard: folder": _instead("shard-00001.lmdb", os.mkdir),
+    "shard: loop": _replace_file("shard-00001.lmdb", _loop),
+    "shard: FIFO": _replace_file("shard-00001.lmdb", os.mkfifo),
+    "shard: device": _replace_file("shard-00001.lmdb", _device),
+    "shard: folder": _replace_file("shard-00001.lmdb", os.mkdir),
 }
-ABOUT_SHARDS = {"name: no file", "sizes swapped"}  # the manifest is in order, what it names is not
+SHARD_ERRORS = {"name: no file", "sizes swapped"}  # the manifest is valid, but a file is not
 
 
 def attempt(folder: Path, name: str) -> dict[str, Any]:
-    """Opens one attacked dataset in a child and says what came of it, and what it cost."""
+    """Opens an attacked dataset in a child; returns the result and its cost."""
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
         before = resource.getrusage(resource.RUSAGE_SELF)
-        # ru_maxrss never falls: the child starts with its parent's peak, so the limit is on what is added to it.
+        # ru_maxrss never falls and starts with the peak of the parent, so only its growth counts.
         try:
             ds = open_dataset(folder)
             result = f"opened, {[bytes(ds.raw(i, 'image'))[:2] for i in range(len(ds))]!r:.50}"
         except StoreError as error:
             result = f"{type(error).__name__}: {error}"
-        except BaseException as error:  # noqa: BLE001 (whatever it is, it is the finding)
+        except BaseException as error:  # noqa: BLE001 (any exception is a finding)
             result = f"UNTYPED {type(error).__name__}: {error!r:.200}"
         after = resource.getrusage(resource.RUSAGE_SELF)
         cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
@@ -252,7 +253,7 @@ def attempt(folder: Path, name: str) -> dict[str, Any]:
 
 
 def main(root: Path, bug: str = "", only: str = "") -> None:
-    """All cases, or one, each on a dataset of its own; one line of JSON a case."""
+    """Runs all cases or one, each on its own dataset; prints one line of JSON per case."""
     plant(bug)
     good = root / "good"
     write_dataset(good, simple_samples(20))
@@ -263,17 +264,15 @@ def main(root: Path, bug: str = "", only: str = "") -> None:
             continue
         folder = root / "cases" / str(number)
         folder.mkdir()
-        (folder / "columns").symlink_to(good / "columns")  # not looked at when a dataset is opened
+        (folder / "columns").symlink_to(good / "columns")  # not read when a dataset is opened
         for path in good.glob("*.*"):
             (folder / path.name).write_bytes(path.read_bytes())
-        maker = (
-            os.fork()
-        )  # what is built for an attack must not count for the child that is measured
-        if maker == 0:
+        builder = os.fork()  # building the attack must not count for the measured child
+        if builder == 0:
             attack(folder)
             os._exit(0)
-        if os.waitpid(maker, 0)[1]:
-            raise RuntimeError(f"the attack {name!r} could not be made")
+        if os.waitpid(builder, 0)[1]:
+            raise RuntimeError(f"cannot build the attack {name!r}")
         print(json.dumps(attempt(folder, name)), flush=True)
 
 
@@ -295,7 +294,7 @@ def failures(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     for case in found:
         name = case["name"]
         expected = (
-            CorruptShard if name.startswith("shard: ") or name in ABOUT_SHARDS else CorruptManifest
+            CorruptShard if name.startswith("shard: ") or name in SHARD_ERRORS else CorruptManifest
         )
         typed = case["result"].startswith(expected.__name__ + ":") and len(case["result"]) < 1500
         if not typed or case["cpu_s"] >= 1 or case["mb"] >= 100:
@@ -303,7 +302,7 @@ def failures(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return bad
 
 
-def test_every_attack_ends_in_one_of_our_errors(tmp_path: Path) -> None:
+def test_every_attack_raises_a_fastload_error(tmp_path: Path) -> None:
     found = run(tmp_path)
     cpu, memory = (max(case[what] for case in found) for what in ("cpu_s", "mb"))
     print(f"{len(found)} attacks; at most {cpu:.2f} s of CPU, {memory:.0f} MB")
@@ -321,7 +320,7 @@ def test_every_attack_ends_in_one_of_our_errors(tmp_path: Path) -> None:
         ("links followed", "manifest: link to the good one"),
     ],
 )
-def test_planted_bugs_are_seen(tmp_path: Path, bug: str, attack: str) -> None:
+def test_planted_bugs_are_detected(tmp_path: Path, bug: str, attack: str) -> None:
     assert [case["name"] for case in failures(run(tmp_path, bug, attack))] == [attack]
 
 

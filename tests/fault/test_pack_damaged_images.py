@@ -1,8 +1,8 @@
-"""T6 and T8 on the packing side: fuzzed and mutated images are skipped by name or packed right, in bounded time and memory.
+"""Fuzzed and mutate images are skipped by name or packed correctly, in bounded time and memory.
 
-Each pack runs in a watched child with a limit on its address space. It must come to its end by itself: no signal, no hang, no
-exception but the BadImage that skips one sample. What it accepted must decode to the pixels that a strict decoder finds in the
-original, and the good images in between must be right.
+Each pack run is a watched child with limited address space. It must end without a signal or a hang,
+and only BadImage may skip a sample. Accepted images must decode to the pixels that a strict decoder
+finds in the original, and the good images in between must be correct.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ LONG = os.environ.get("FASTLOAD_LONG") == "1"
 SEED = int(os.environ.get("FASTLOAD_SEED", "1"))
 N_MUTATIONS = 5000 if LONG else 1500
 ADDRESS_SPACE = 2 << 30
-PEAK_KB = 1 << 20  # resident, files mapped included
-RARE = ("410", "2x2,2x2,1x1")  # in the corpus: samplings that simplejpeg does not know
-STUCK_S = 20  # without one sample coming out
+PEAK_KB = 1 << 20  # resident memory, including mapped files
+RARE = ("410", "2x2,2x2,1x1")  # samplings in the corpus that simplejpeg cannot read
+STUCK_S = 20  # longest time without a sample
 
 
 @functools.cache
@@ -55,14 +55,14 @@ def odd_files() -> list[Path]:
 
 
 @functools.cache
-def victims() -> list[bytes]:
-    """The smaller photographs: 1,500 mutations are to be decoded several times over."""
+def photos_to_mutate() -> list[bytes]:
+    """Small photographs, because 1,500 mutations are decoded several times."""
     return sorted((path.read_bytes() for path in photos()), key=len)[10:50]
 
 
 @functools.cache
-def other_victims() -> list[bytes]:
-    """Files of the other formats, and JPEGs that Pillow converts."""
+def other_files_to_mutate() -> list[bytes]:
+    """Files of other formats, and JPEGs that Pillow converts."""
     rgb, gray = pixels(70, 50, grain=3), pixels(70, 50, gray=True, grain=3)
     exif = Image.Exif()
     exif[0x0112] = 6
@@ -84,45 +84,45 @@ def other_victims() -> list[bytes]:
     ]
 
 
-def one_bit(data: bytearray, rng: random.Random, _: bytes) -> None:
+def flip_bit(data: bytearray, rng: random.Random, _: bytes) -> None:
     data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
 
 
-def one_byte(data: bytearray, rng: random.Random, _: bytes) -> None:
+def change_byte(data: bytearray, rng: random.Random, _: bytes) -> None:
     data[rng.randrange(len(data))] = rng.randrange(256)
 
 
-def zeros(data: bytearray, rng: random.Random, _: bytes) -> None:
+def zero_block(data: bytearray, rng: random.Random, _: bytes) -> None:
     at = rng.randrange(len(data))
     data[at : at + 4096] = bytes(len(data[at : at + 4096]))
 
 
-def inserted(data: bytearray, rng: random.Random, _: bytes) -> None:
+def insert(data: bytearray, rng: random.Random, _: bytes) -> None:
     at = rng.randrange(len(data))
     data[at:at] = rng.randbytes(rng.choice((1, 2, 16, 1000)))
 
 
-def deleted(data: bytearray, rng: random.Random, _: bytes) -> None:
+def delete(data: bytearray, rng: random.Random, _: bytes) -> None:
     at = rng.randrange(len(data))
     del data[at : at + rng.choice((1, 2, 16, 1000))]
 
 
-def spliced(data: bytearray, rng: random.Random, other: bytes) -> None:
+def splice(data: bytearray, rng: random.Random, other: bytes) -> None:
     data[rng.randrange(len(data)) :] = other[rng.randrange(len(other)) :]
 
 
 MUTATIONS: tuple[Callable[[bytearray, random.Random, bytes], None], ...] = (
-    one_bit,
-    one_byte,
-    zeros,
-    inserted,
-    deleted,
-    spliced,
+    flip_bit,
+    change_byte,
+    zero_block,
+    insert,
+    delete,
+    splice,
 )
 
 
-def mutated(files: list[bytes], number: int) -> bytes:
-    """The ``number``-th mutation: the same in every process."""
+def mutate(files: list[bytes], number: int) -> bytes:
+    """Returns mutation ``number``, which is the same in every process."""
     rng = random.Random(f"{SEED} {number}")
     data = bytearray(rng.choice(files))
     MUTATIONS[number % len(MUTATIONS)](data, rng, rng.choice(files))
@@ -130,17 +130,17 @@ def mutated(files: list[bytes], number: int) -> bytes:
 
 
 def bytes_of(name: str) -> bytes:
-    """What is packed under a name."""
+    """Returns the file that is packed under a name."""
     kind, _, number = name.partition(" ")
     if kind == "odd":
         return odd_files()[int(number)].read_bytes()
     if kind == "good":
-        return victims()[int(number) % len(victims())]
-    return mutated(victims() if kind == "photo" else other_victims(), int(number))
+        return photos_to_mutate()[int(number) % len(photos_to_mutate())]
+    return mutate(photos_to_mutate() if kind == "photo" else other_files_to_mutate(), int(number))
 
 
 def names_of(which: str) -> list[str]:
-    """All damaged ones of a kind, and a good one after every 25."""
+    """Returns the names of all damaged files of a kind, with a good one after every 25."""
     every = 7 if which.endswith("/7") else 1
     kinds = {"odd": len(odd_files()), "photo": N_MUTATIONS, "other": N_MUTATIONS // 2}
     names = [
@@ -153,8 +153,8 @@ def names_of(which: str) -> list[str]:
     ]
 
 
-class Damaged(Listed):
-    """Makes each file when it is asked for."""
+class DamagedSource(Listed):
+    """Creates each file on request."""
 
     def __init__(self, names: list[str]) -> None:
         super().__init__([], (IMAGE,))
@@ -164,7 +164,7 @@ class Damaged(Listed):
         yield from self.names
 
     def load(self, ref: Ref) -> Sample:
-        os.write(1, f"{ref}\n".encode())  # so that a crash has a name
+        os.write(1, f"{ref}\n".encode())  # names the file that causes a crash
         return Sample({"image": Encoded(bytes_of(str(ref)), str(ref))}, source=str(ref))
 
 
@@ -173,21 +173,24 @@ def pack_in_child(which: str, dest: str) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     faulthandler.enable()
 
-    def alive(_: object) -> None:
+    def restart_watchdog(_: object) -> None:
         faulthandler.dump_traceback_later(STUCK_S, exit=True)
 
     Packer(
-        Damaged(names_of(which)),
+        DamagedSource(names_of(which)),
         Path(dest),
         PackOptions(on_error="skip", jobs=2),
-        on_progress=alive,
+        on_progress=restart_watchdog,
     ).run()
     faulthandler.cancel_dump_traceback_later()
     print(json.dumps({"peak_kb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss}))
 
 
 def expected_pixels(data: bytes) -> NDArray[np.uint8] | None:
-    """What a strict decoder sees in the original, upright; None where it finds damage. Pillow for what only Pillow reads."""
+    """Returns the upright pixels of a strict decoder, or None if it finds damage.
+
+    Pillow decodes the formats that only Pillow reads.
+    """
     if data[:2] == b"\xff\xd8":
         header = parse_markers(data)
         if header.subsampling not in RARE:
@@ -199,7 +202,7 @@ def expected_pixels(data: bytes) -> NDArray[np.uint8] | None:
                 )
             except ValueError:
                 return None
-            if header.ordinary:  # for the colours of CMYK ask Pillow
+            if header.ordinary:  # Pillow converts CMYK colors
                 return np.asarray(upright(found, header.orientation))
     with Image.open(io.BytesIO(data)) as image:
         image.load()
@@ -216,7 +219,9 @@ def expected_pixels(data: bytes) -> NDArray[np.uint8] | None:
 
 
 def assert_accepted(dest: str) -> None:
-    """Runs in a child as well: the references must not take the test down either."""
+    """Checks the accepted images. Runs in a child, because the reference decoders may crash,
+    too.
+    """
     import warnings
 
     warnings.simplefilter("ignore")
@@ -244,7 +249,7 @@ def assert_accepted(dest: str) -> None:
 def zygote(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Zygote]:
-    """With the native core and without it."""
+    """Runs with and without the native core."""
     corpus_dir()
     if request.param == "on":
         pytest.importorskip("fastload._core", reason="not run: no native core")
@@ -253,14 +258,14 @@ def zygote(
         ("tests.fault.test_pack_damaged_images", "PIL.TiffImagePlugin", "PIL.WebPImagePlugin"),
         FASTLOAD_NATIVE=str(request.param),
     ) as process:
-        for function in (victims, other_victims, odd_files):
+        for function in (photos_to_mutate, other_files_to_mutate, odd_files):
             process.warm(function)
         process.name = str(request.param)
         yield process
 
 
 @pytest.mark.parametrize("which", ["odd", "photo", "other"])
-def test_damaged_images_are_skipped_by_name_or_packed_right(
+def test_damaged_images_are_skipped_by_name_or_packed_correctly(
     tmp_path: Path, zygote: Zygote, which: str
 ) -> None:
     which = which if LONG or zygote.name == "on" else f"{which}/7"
@@ -271,9 +276,8 @@ def test_damaged_images_are_skipped_by_name_or_packed_right(
     skipped = {line["source"]: line["why"] for line in log_of(dest) if line["event"] == "skipped"}
     checked = zygote.run(assert_accepted, str(dest), timeout_s=900)
     assert checked.code == 0, checked.output[-3000:]
-    found: dict[str, Any] = json.loads(
-        checked.output.splitlines()[-1]
-    )  # libtiff may have said something before
+    # libtiff may have printed other lines before.
+    found: dict[str, Any] = json.loads(checked.output.splitlines()[-1])
     assert sorted([*skipped, *found["accepted"]]) == sorted(names)
     assert all(skipped.values())
     assert not [name for name in skipped if name.startswith("good")]
@@ -284,5 +288,5 @@ def test_damaged_images_are_skipped_by_name_or_packed_right(
         f"{Counter(why.split(':')[0][:40] for why in skipped.values()).most_common(8)}",
         file=sys.stderr,
     )
-    assert len(skipped) > len(names) / 10  # the files are damaged indeed
+    assert len(skipped) > len(names) / 10  # the mutations have an effect
     assert len(found["accepted"]) > len(names) / 30

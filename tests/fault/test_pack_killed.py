@@ -1,7 +1,7 @@
-"""T1: `kill -9` while packing, at random moments and at every step, then the same command again.
+"""`kill -9` while packing, at random moments and before every step, then the same command again.
 
-The expected state is kept here, outside the victim. Five planted bugs must be caught by the same checks: a harness that never
-sees a failure proves nothing.
+The expected state is kept here, outside the killed process. The same checks must detect five
+planted bugs.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from tests.packing import (
 )
 
 LONG = os.environ.get("FASTLOAD_LONG") == "1"
-KILLS = 50 if LONG else 10  # for each of the four option sets
+KILLS = 50 if LONG else 10  # per option set
 SEED = int(os.environ.get("FASTLOAD_SEED", "1"))
 FIELDS = (IMAGE, LABEL, Field("blob", "bytes"))
 
@@ -52,13 +52,13 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "class folders, one thread": {"jobs": 1},
     "bad samples, source order": {"jobs": 2, "order": "source", "on_error": "skip"},
     "stream, shuffled": {"jobs": 2, "on_error": "skip", "seed": 7},
-    "encoded again": {"jobs": 3, "encode": "jpeg", "max_side": 24, "on_error": "skip"},
+    "reencoded": {"jobs": 3, "encode": "jpeg", "max_side": 24, "on_error": "skip"},
 }
 
 
 @functools.cache
-def victims_samples() -> list[Any]:
-    """33, of which 3 are bad and 3 are converted: three shards."""
+def make_samples() -> list[Any]:
+    """33 samples for three shards: 3 are bad and 3 are converted."""
     given: list[Any] = samples(33, size=32, extra_bytes=90_000)
     for i in range(5, 33, 11):
         given[i] = BadImage("broken", source=f"bad {i}")
@@ -66,26 +66,28 @@ def victims_samples() -> list[Any]:
     return given
 
 
-def victims_source(case: str, root: str) -> Any:
+def make_source(case: str, root: str) -> Any:
     if case == "class folders, one thread":
         return Path(root)
     return (
-        Streamed(victims_samples(), FIELDS)
+        Streamed(make_samples(), FIELDS)
         if case.startswith("stream")
-        else Listed(victims_samples(), FIELDS)
+        else Listed(make_samples(), FIELDS)
     )
 
 
 def pack_in_child(case: str, root: str, dest: str, bug: str = "") -> None:
-    """What is killed."""
+    """The process that is killed."""
     if bug:
         BUGS[bug]()
-    result = pack(victims_source(case, root), Path(dest), **OPTIONS[case], **SMALL_SHARDS)
+    result = pack(make_source(case, root), Path(dest), **OPTIONS[case], **SMALL_SHARDS)
     print(json.dumps({"samples": result.n_samples, "resumed_at": result.resumed_at}))
 
 
 def pack_and_die(case: str, root: str, dest: str, step: int, bug: str = "") -> None:
-    """Kills itself before its ``step``-th change of the file system; step 0 prints what it would have done instead."""
+    """Kills itself before change number ``step`` of the file system; step 0 prints all changes
+    instead.
+    """
     steps: list[str] = []
 
     def watch(event: str, arguments: tuple[Any, ...]) -> None:
@@ -111,7 +113,7 @@ def pack_and_die(case: str, root: str, dest: str, step: int, bug: str = "") -> N
 
 
 def bug_publishes_by_copying() -> None:
-    """Not by renaming."""
+    """Publishes by copying instead of renaming."""
 
     def publish(temporary: Path, path: Path) -> None:
         data = temporary.read_bytes()
@@ -124,7 +126,7 @@ def bug_publishes_by_copying() -> None:
 
 
 def bug_forgets_events() -> None:
-    """A resumed pack does not know what the finished shards had skipped and converted."""
+    """After a resume, the skipped and converted samples of finished shards are lost."""
     real = PackState.done
 
     def forgetful(self: PackState, number: int) -> Done:
@@ -144,7 +146,7 @@ def bug_leaves_temporary_files() -> None:
     Packer._remove_leftovers = lambda self: None  # type: ignore[method-assign]
 
 
-def bug_goes_on_one_too_far() -> None:
+def bug_resumes_one_too_far() -> None:
     real = PackState.done
     PackState.done = lambda self, number: _shifted(real(self, number))  # type: ignore[method-assign]
 
@@ -153,7 +155,7 @@ def _shifted(done: Done) -> Done:
     return replace(done, next_position=done.next_position + 1)
 
 
-def bug_notes_a_shard_before_it_is_there() -> None:
+def bug_records_a_shard_before_it_exists() -> None:
     real_publish, real_record = files.publish, PackState.record
     late: list[tuple[Path, Path]] = []
 
@@ -174,21 +176,21 @@ BUGS: dict[str, Callable[[], None]] = {
     "publishes by copying": bug_publishes_by_copying,
     "forgets events": bug_forgets_events,
     "leaves temporary files": bug_leaves_temporary_files,
-    "goes on one too far": bug_goes_on_one_too_far,
-    "notes a shard before it is there": bug_notes_a_shard_before_it_is_there,
+    "resumes one too far": bug_resumes_one_too_far,
+    "records shards before they exist": bug_records_a_shard_before_it_exists,
 }
 
 
 @pytest.fixture(scope="module")
 def zygote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zygote]:
     with Zygote(tmp_path_factory.mktemp("logs"), ("tests.fault.test_pack_killed",)) as process:
-        process.warm(victims_samples)
+        process.warm(make_samples)
         yield process
 
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Class folders of 3 MB: three shards."""
+    """Class folders of 3 MB, for three shards."""
     folder = tmp_path_factory.mktemp("images")
     for number, name in enumerate(LABEL.classes):
         (folder / name).mkdir()
@@ -199,8 +201,8 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(folder)
 
 
-class Killing:
-    """One option set: what an uninterrupted pack gives, how long it takes, and what went wrong."""
+class KillTrial:
+    """One option set: the result and duration of an uninterrupted pack, and all failed checks."""
 
     def __init__(self, zygote: Zygote, case: str, root: str, folder: Path, bug: str = "") -> None:
         self.zygote, self.case, self.root, self.folder, self.bug = zygote, case, root, folder, bug
@@ -209,15 +211,17 @@ class Killing:
         self.seconds = time.monotonic() - started
         assert outcome.code == 0, outcome.output
         self.expected = tree(folder / "whole")
-        if bug:  # a planted bug must be one that only a kill shows
+        if bug:  # only a kill may reveal a planted bug
             assert zygote.run(pack_in_child, case, root, str(folder / "buggy"), bug).code == 0
             assert tree(folder / "buggy") == self.expected
         assert sum(name.startswith("shard-") for name in self.expected) == 3
         self.kills = 0
         self.wrong: list[str] = []
 
-    def look(self, dest: Path) -> None:
-        """After a kill: what has its final name is final, and nothing can be read before the manifest is there."""
+    def check_after_kill(self, dest: Path) -> None:
+        """Checks after a kill that published files are final and nothing opens without a
+        manifest.
+        """
         found = tree(dest) if dest.exists() else {}
         published = {
             name: digest
@@ -225,7 +229,7 @@ class Killing:
             if not name.startswith(".pack") and not files.is_temporary(name)
         }
         self.wrong += [
-            f"{name} is there but not whole"
+            f"{name} exists but is incomplete"
             for name, digest in published.items()
             if self.expected.get(name) != digest
         ]
@@ -235,9 +239,9 @@ class Killing:
                 and not files.is_temporary(name)
                 and f"shard-{name[11:16]}.lmdb" not in found
             ):
-                self.wrong.append(f"{name} speaks of a shard that is not there")
+                self.wrong.append(f"{name} names a shard that does not exist")
         if "manifest.json" in found and published != self.expected:
-            self.wrong.append("a manifest without the rest")
+            self.wrong.append("a manifest without the other files")
         if "manifest.json" not in found:
             try:
                 open_dataset(dest)
@@ -245,20 +249,20 @@ class Killing:
             except StoreError:
                 pass
 
-    def finish(self, dest: Path, outcome: Outcome) -> None:
-        """After the run that came to its end."""
+    def check_finished(self, dest: Path, outcome: Outcome) -> None:
+        """Checks the result of the run that completed."""
         if outcome.code != 0:
             self.wrong.append(f"exit code {outcome.code}: {outcome.output}")
         found = tree(dest)
         self.wrong += [
-            f"{name}: left behind or wrong"
+            f"{name}: unexpected or wrong"
             for name in found
             if found[name] != self.expected.get(name)
         ]
         self.wrong += [f"{name}: missing" for name in self.expected if name not in found]
 
-    def at_random(self, dest: Path, rng: random.Random, at_most: int) -> None:
-        """Kills and starts again until it is done."""
+    def kill_at_random(self, dest: Path, rng: random.Random, at_most: int) -> None:
+        """Kills and restarts until packing is done."""
         kills = 0
         while True:
             child = self.zygote.start(pack_in_child, self.case, self.root, str(dest), self.bug)
@@ -267,35 +271,37 @@ class Killing:
                 child.kill(signal.SIGKILL)
             outcome = child.wait()
             if outcome.code != -signal.SIGKILL:
-                return self.finish(dest, outcome)
+                return self.check_finished(dest, outcome)
             kills += 1
             self.kills += 1
-            self.look(dest)
-            if (
-                "manifest.json" in tree(dest) and not (dest / ".pack").exists()
-            ):  # killed when all was done
-                return self.finish(dest, Outcome(0, ""))
+            self.check_after_kill(dest)
+            if "manifest.json" in tree(dest) and not (dest / ".pack").exists():  # all was done
+                return self.check_finished(dest, Outcome(0, ""))
 
-    def at_step(self, dest: Path, step: int) -> None:
-        """Kills before one step, and lets the same command end."""
+    def kill_at_step(self, dest: Path, step: int) -> None:
+        """Kills before one step, then lets the same command complete."""
         outcome = self.zygote.run(pack_and_die, self.case, self.root, str(dest), step, self.bug)
         assert outcome.code == -signal.SIGKILL, (step, outcome)
         self.kills += 1
-        self.look(dest)
-        self.finish(dest, self.zygote.run(pack_in_child, self.case, self.root, str(dest), self.bug))
+        self.check_after_kill(dest)
+        self.check_finished(
+            dest, self.zygote.run(pack_in_child, self.case, self.root, str(dest), self.bug)
+        )
 
 
 @pytest.mark.parametrize("case", OPTIONS)
-def test_killed_at_random_moments(tmp_path: Path, zygote: Zygote, root: str, case: str) -> None:
-    killing = Killing(zygote, case, root, tmp_path)
+def test_packing_resumes_after_kills_at_random_moments(
+    tmp_path: Path, zygote: Zygote, root: str, case: str
+) -> None:
+    trial = KillTrial(zygote, case, root, tmp_path)
     rng = random.Random(f"{SEED} {case}")
     trials = 0
-    while killing.kills < KILLS and not killing.wrong:
+    while trial.kills < KILLS and not trial.wrong:
         trials += 1
-        killing.at_random(tmp_path / "packed", rng, KILLS - killing.kills)
+        trial.kill_at_random(tmp_path / "packed", rng, KILLS - trial.kills)
         shutil.rmtree(tmp_path / "packed")
-    print(f"seed {SEED}: {killing.kills} kills in {trials} packs of {killing.seconds:.2f} s")
-    assert not killing.wrong
+    print(f"seed {SEED}: {trial.kills} kills in {trials} packs of {trial.seconds:.2f} s")
+    assert not trial.wrong
 
 
 def steps_of(zygote: Zygote, case: str, root: str, dest: Path) -> list[str]:
@@ -317,9 +323,14 @@ BOUNDARIES = (
 
 
 @pytest.mark.parametrize("case", ["bad samples, source order", "stream, shuffled"])
-def test_killed_before_every_step(tmp_path: Path, zygote: Zygote, root: str, case: str) -> None:
-    """Every file that is created, renamed or removed is a step: all under FASTLOAD_LONG=1, else both sides of each boundary."""
-    killing = Killing(zygote, case, root, tmp_path)
+def test_packing_resumes_after_a_kill_before_every_step(
+    tmp_path: Path, zygote: Zygote, root: str, case: str
+) -> None:
+    """Creating, renaming and removing a file are steps.
+
+    FASTLOAD_LONG=1 tests all of them, otherwise both sides of each boundary.
+    """
+    trial = KillTrial(zygote, case, root, tmp_path)
     steps = steps_of(zygote, case, root, tmp_path / "watched")
     places = [steps.index(name) + 1 for name in BOUNDARIES]
     assert places == sorted(places)
@@ -328,42 +339,42 @@ def test_killed_before_every_step(tmp_path: Path, zygote: Zygote, root: str, cas
         range(1, len(steps), 1 if LONG else 9)
     )
     for step in sorted(chosen):
-        killing.at_step(tmp_path / "packed", step)
-        assert not killing.wrong, (step, steps[step - 1])
+        trial.kill_at_step(tmp_path / "packed", step)
+        assert not trial.wrong, (step, steps[step - 1])
         shutil.rmtree(tmp_path / "packed")
-    print(f"{killing.kills} of {len(steps)} steps")
-    assert killing.kills == len(chosen) >= 16
+    print(f"{trial.kills} of {len(steps)} steps")
+    assert trial.kills == len(chosen) >= 16
 
 
-@pytest.mark.parametrize("bug", ["forgets events", "leaves temporary files", "goes on one too far"])
-def test_planted_bugs_are_caught_at_random(
+@pytest.mark.parametrize("bug", ["forgets events", "leaves temporary files", "resumes one too far"])
+def test_random_kills_detect_planted_bugs(
     tmp_path: Path, zygote: Zygote, root: str, bug: str
 ) -> None:
-    killing = Killing(zygote, "bad samples, source order", root, tmp_path, bug)
+    trial = KillTrial(zygote, "bad samples, source order", root, tmp_path, bug)
     rng = random.Random(SEED)
-    while killing.kills < 60 and not killing.wrong:
-        killing.at_random(tmp_path / "packed", rng, 4)
+    while trial.kills < 60 and not trial.wrong:
+        trial.kill_at_random(tmp_path / "packed", rng, 4)
         shutil.rmtree(tmp_path / "packed")
-    assert killing.wrong, f"{killing.kills} kills did not show it"
-    print(f"caught after {killing.kills} kills: {killing.wrong[0]:.3000}")
+    assert trial.wrong, f"{trial.kills} kills did not detect it"
+    print(f"detected after {trial.kills} kills: {trial.wrong[0]:.3000}")
 
 
 @pytest.mark.parametrize(
     ("bug", "near"),
     [
-        ("notes a shard before it is there", "os.rename done-00000.json"),
+        ("records shards before they exist", "os.rename done-00000.json"),
         ("leaves temporary files", "os.rename _blocks.npy"),
         ("publishes by copying", "os.rename shard-00000.lmdb"),
     ],
 )
-def test_planted_bugs_are_caught_step_by_step(
+def test_kills_at_every_step_detect_planted_bugs(
     tmp_path: Path, zygote: Zygote, root: str, bug: str, near: str
 ) -> None:
     case = "bad samples, source order"
-    killing = Killing(zygote, case, root, tmp_path, bug)
+    trial = KillTrial(zygote, case, root, tmp_path, bug)
     steps = steps_of(zygote, case, root, tmp_path / "watched")
     first = steps.index(near)
     for step in range(first, first + 6):
-        killing.at_step(tmp_path / "packed", step)
+        trial.kill_at_step(tmp_path / "packed", step)
         shutil.rmtree(tmp_path / "packed")
-    assert killing.wrong
+    assert trial.wrong

@@ -1,8 +1,8 @@
-"""T10: readers beside a process that publishes see whole datasets only, never a half one and never an error.
+"""Readers concurrent with a publisher see complete datasets only, and no error.
 
-The publisher adds a shard and puts a longer manifest in place, again and again, in one folder. What a sample holds
-follows from its number, so a reader knows what it has to find.
-``python -m tests.fault.test_reader_beside_packer FOLDER GENERATIONS BUG`` is the publisher.
+The publisher repeatedly adds a shard and replaces the manifest by a longer one, in one folder. The
+content of a sample follows from its number, so readers know what to expect. ``python -m
+tests.fault.test_reader_beside_packer FOLDER GENERATIONS BUG`` runs the publisher.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PER_SHARD = 6
 
 
 def payload(sample_id: int) -> bytes:
-    """What a sample holds: follows from its number, so that it is the same in every generation."""
+    """Returns the content of a sample, which is the same in every generation."""
     return hashlib.sha256(str(sample_id).encode()).digest() * (50 + sample_id % 200)
 
 
@@ -67,7 +67,7 @@ def _write_shard(folder: Path, number: int, first: int, bug: str) -> Shard:
         for sample_id in range(first, first + PER_SHARD):
             writer.add(sample_id, encode_record(sample_id, [Part(0, payload(sample_id))]))
         shard = writer.publish()
-    if bug == "shard behind the manifest" and number:
+    if bug == "shard after the manifest" and number:
         old = manifest.parse((folder / manifest.NAME).read_bytes())
         data = (folder / shard.name).read_bytes()
         (folder / shard.name).unlink()
@@ -95,15 +95,15 @@ def _columns(folder: Path, n_samples: int) -> tuple[manifest.Column, ...]:
     return tuple(written)
 
 
-def look(folder: Path, seen: Counter[str], last: int) -> int:
-    """Opens the dataset and reads all of it; counts what came of it. Returns how many samples it had."""
+def read_all(folder: Path, seen: Counter[str], last: int) -> int:
+    """Opens and reads the dataset and counts the outcome; returns its number of samples."""
     try:
         ds = open_dataset(folder, verify="full")
         right = all(ds[i]["data"] == payload(i) for i in range(len(ds)))
     except StoreError as error:
         early = any(
-            said in str(error)
-            for said in ("has not finished", "no such folder", "not a fastload dataset")
+            message in str(error)
+            for message in ("has not finished", "no such folder", "not a fastload dataset")
         )
         seen["not yet" if early and not last else f"error: {error}"] += 1
         return last
@@ -116,7 +116,9 @@ def look(folder: Path, seen: Counter[str], last: int) -> int:
 
 
 def watch(folder: Path, generations: int, bug: str) -> tuple[Counter[str], int]:
-    """Runs a publisher and looks at its folder all the time; what was seen, and the samples at the end."""
+    """Runs a publisher and reads its folder continuously; returns all outcomes and the final
+    samples.
+    """
     seen: Counter[str] = Counter()
     last = 0
     with subprocess.Popen(
@@ -132,13 +134,13 @@ def watch(folder: Path, generations: int, bug: str) -> tuple[Counter[str], int]:
         stderr=subprocess.PIPE,
     ) as publisher:
         while publisher.poll() is None:
-            last = look(folder, seen, last)
+            last = read_all(folder, seen, last)
         assert publisher.stderr is not None
         assert publisher.returncode == 0, publisher.stderr.read()
-    return seen, look(folder, seen, last)
+    return seen, read_all(folder, seen, last)
 
 
-def test_a_reader_sees_whole_datasets_only(tmp_path: Path) -> None:
+def test_a_reader_sees_complete_datasets_only(tmp_path: Path) -> None:
     generations = 1000 if LONG else 40
     seen, last = watch(tmp_path / "ds", generations, "")
     print(dict(seen))
@@ -147,17 +149,19 @@ def test_a_reader_sees_whole_datasets_only(tmp_path: Path) -> None:
     assert last == generations * PER_SHARD
 
 
-@pytest.mark.parametrize("bug", ["manifest in place", "shard behind the manifest"])
-def test_planted_bugs_are_seen(tmp_path: Path, bug: str) -> None:
-    for attempt in range(20):  # a race: it needs not show up at once
+@pytest.mark.parametrize("bug", ["manifest in place", "shard after the manifest"])
+def test_planted_bugs_are_detected(tmp_path: Path, bug: str) -> None:
+    for attempt in range(20):  # a race, which may need several attempts
         seen, _ = watch(tmp_path / str(attempt), 30, bug)
         if seen.keys() - {"whole", "not yet"}:
             return
-    pytest.fail(f"no reader noticed although {bug!r} was planted: {seen}")
+    pytest.fail(f"the planted bug {bug!r} was not detected: {seen}")
 
 
-def test_an_open_dataset_outlives_its_replacement(tmp_path: Path) -> None:
-    """All files exchanged by another pack: who has the old ones open goes on with them, who opens gets the new."""
+def test_an_open_dataset_stays_readable_after_its_replacement(tmp_path: Path) -> None:
+    """Another pack replaces all files: open datasets keep the old ones, and new readers get the new
+    ones.
+    """
     publish(tmp_path, 2, "")
     old = open_dataset(tmp_path)
     before = [old[i] for i in range(len(old))]

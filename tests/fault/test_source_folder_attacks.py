@@ -1,4 +1,6 @@
-"""T19: hostile or living source folders. Refused and named, never read outside the root, never waited for."""
+"""Hostile or changing source folders are rejected by name, never read outside the root, and never
+block.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +27,12 @@ from fastload.errors import BadImage, ConfigError
 from tests.source_contract import Loaded, outcome, put_image, samples_of
 
 SECRET = b"\xff\xd8 secret outside the root"
-NOBODY = 65534
+UNPRIVILEGED_USER = 65534
 
 
 @pytest.fixture(autouse=True)
 def _no_waiting() -> Iterator[None]:
-    """Whoever blocks on a FIFO fails here instead of hanging the run."""
+    """Fails a test that blocks on a FIFO, instead of hanging the run."""
 
     def late(_signal: int, _frame: FrameType | None) -> None:
         raise AssertionError("blocked for 20 s")
@@ -44,7 +46,7 @@ def _no_waiting() -> Iterator[None]:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A root with one good image, and a secret beside it."""
+    """A root with one good image, and a secret file next to the root."""
     (tmp_path / "secret.jpg").write_bytes(SECRET)
     (tmp_path / "secrets").mkdir()
     (tmp_path / "secrets" / "s.jpg").write_bytes(SECRET)
@@ -77,7 +79,7 @@ def _device(path: Path) -> None:
         pytest.skip("not run: making a device needs CAP_MKNOD")
 
 
-def _fifo_behind_link(path: Path) -> None:
+def _link_to_fifo(path: Path) -> None:
     os.mkfifo(path.parent / "pipe")
     path.symlink_to("pipe")
 
@@ -98,11 +100,11 @@ ATTACKS: dict[str, tuple[Callable[[Path], object], str]] = {
         "leads outside the root",
     ),
     "link out, relative": (lambda p: p.symlink_to("../../secret.jpg"), "leads outside the root"),
-    "link to a neighbor of like name": (
+    "link to a sibling with a similar name": (
         lambda p: p.symlink_to("../../root2/s.jpg"),
         "leads outside the root",
     ),
-    "link out over a link": (_chain_out, "leads outside the root"),
+    "link out through a link": (_chain_out, "leads outside the root"),
     "link to a folder outside": (lambda p: p.symlink_to("../../secrets"), "leads outside the root"),
     "link to a system file": (lambda p: p.symlink_to("/etc/passwd"), "leads outside the root"),
     "link to a device outside": (lambda p: p.symlink_to("/dev/zero"), "leads outside the root"),
@@ -115,7 +117,7 @@ ATTACKS: dict[str, tuple[Callable[[Path], object], str]] = {
         "no such file: wrong name, broken link",
     ),
     "FIFO": (os.mkfifo, "is a FIFO, expected a regular file"),
-    "link to a FIFO": (_fifo_behind_link, "is a FIFO, expected a regular file"),
+    "link to a FIFO": (_link_to_fifo, "is a FIFO, expected a regular file"),
     "socket": (_bind, "is a socket, expected a regular file"),
     "device": (_device, "is a device, expected a regular file"),
     "0 bytes": (lambda p: p.write_bytes(b""), "is empty (0 bytes)"),
@@ -124,7 +126,7 @@ ATTACKS: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_attack_is_named_and_the_rest_is_read(root: Path, attack: str) -> None:
+def test_an_attack_is_reported_by_name_and_other_files_are_read(root: Path, attack: str) -> None:
     make, message = ATTACKS[attack]
     put_image(root / "good" / "z.jpg", 2)
     make(root / "good" / "evil.jpg")
@@ -134,13 +136,13 @@ def test_attack_is_named_and_the_rest_is_read(root: Path, attack: str) -> None:
     for line in bad:
         assert line.startswith(("good/evil.jpg: ", "good/other.jpg: "))
         assert message in line
-    # The reader itself refuses too, whoever asks it.
+    # The reader rejects it, too, without the listing.
     with pytest.raises(BadImage):
         read_bounded(root, "good/evil.jpg")
     assert read_bounded(root, "good/a.jpg")
 
 
-def test_a_class_that_is_a_link_out_is_listed_not_entered(root: Path) -> None:
+def test_a_class_folder_that_links_outside_is_not_entered(root: Path) -> None:
     (root / "evil").symlink_to("../secrets")
     good, bad = outcome(FolderSource(root))
     assert [sample.source for sample in good] == ["good/a.jpg"]
@@ -148,8 +150,8 @@ def test_a_class_that_is_a_link_out_is_listed_not_entered(root: Path) -> None:
     assert bad[0].startswith("evil: not read: its path or a link leads outside the root")
 
 
-def test_folders_linked_in_each_other_are_walked_once(root: Path) -> None:
-    """Followed, 12 folders that link to each other are 12! paths."""
+def test_folders_that_link_to_each_other_are_walked_once(root: Path) -> None:
+    """If links were followed, 12 folders that link to each other would be 12! paths."""
     for i in range(12):
         put_image(root / f"c{i}" / "x.jpg")
         for j in range(12):
@@ -159,7 +161,7 @@ def test_folders_linked_in_each_other_are_walked_once(root: Path) -> None:
     assert len([entry for entry in entries if entry.refused and entry.folder]) == 144
 
 
-def test_names_that_are_not_utf8_are_read_and_shown(root: Path) -> None:
+def test_names_that_are_not_utf8_are_read_and_escaped(root: Path) -> None:
     odd = {
         b"caf\xe9.jpg": r"good/caf\xe9.jpg",
         b"line\nbreak.jpg": r"good/line\x0abreak.jpg",
@@ -174,7 +176,7 @@ def test_names_that_are_not_utf8_are_read_and_shown(root: Path) -> None:
     assert len(found) == 5
 
 
-def test_a_folder_named_like_an_image(root: Path) -> None:
+def test_a_folder_may_have_the_name_of_an_image(root: Path) -> None:
     put_image(root / "good" / "folder.jpg" / "inner.jpg")
     assert [sample.source for sample in samples_of(FolderSource(root))] == [
         "good/a.jpg",
@@ -184,7 +186,7 @@ def test_a_folder_named_like_an_image(root: Path) -> None:
         read_bounded(root, "good/folder.jpg")
 
 
-def test_a_file_that_vanishes_after_listing(root: Path) -> None:
+def test_a_file_that_vanishes_after_listing_raises(root: Path) -> None:
     put_image(root / "good" / "b.jpg")
     source = FolderSource(root)
     first, second = source.refs()
@@ -194,7 +196,7 @@ def test_a_file_that_vanishes_after_listing(root: Path) -> None:
     assert source.load(second).source == "good/b.jpg"
 
 
-def test_a_folder_that_vanishes_while_listing(root: Path) -> None:
+def test_a_folder_that_vanishes_while_listing_is_reported(root: Path) -> None:
     put_image(root / "zoo" / "b.jpg")
     refs = FolderSource(root).refs()
     assert next(refs) == "good/a.jpg"
@@ -203,10 +205,10 @@ def test_a_folder_that_vanishes_while_listing(root: Path) -> None:
 
 
 @pytest.mark.parametrize("after", [1004, 500], ids=["grows", "shrinks"])
-def test_a_file_that_changes_while_it_is_read(
+def test_a_file_that_changes_size_while_it_is_read_raises(
     root: Path, monkeypatch: pytest.MonkeyPatch, after: int
 ) -> None:
-    monkeypatch.setattr(files, "_read_plain", lambda *_: None)  # what it does not take
+    monkeypatch.setattr(files, "_read_plain", lambda *_: None)  # use the slow path
     path = root / "good" / "live.jpg"
     path.write_bytes(b"x" * 1000)
     read = os.read
@@ -225,9 +227,9 @@ def test_a_file_that_changes_while_it_is_read(
     assert path.stat().st_size == after
 
 
-def test_a_read_that_comes_short(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_short_read_raises(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A network file system may end early and still report the old size."""
-    monkeypatch.setattr(files, "_read_plain", lambda *_: None)  # what it does not take
+    monkeypatch.setattr(files, "_read_plain", lambda *_: None)  # use the slow path
     (root / "good" / "x.jpg").write_bytes(b"x" * 1000)
     read = os.read
     ends = iter([b"x" * 700, b""])
@@ -238,13 +240,13 @@ def test_a_read_that_comes_short(root: Path, monkeypatch: pytest.MonkeyPatch) ->
         ):
             read_bounded(root, "good/x.jpg")
         patch.setattr(os, "read", lambda descriptor, size: read(descriptor, min(size, 300)))
-        assert read_bounded(root, "good/x.jpg") == b"x" * 1000  # pieces are put together
+        assert read_bounded(root, "good/x.jpg") == b"x" * 1000  # short reads are joined
 
 
-def test_a_file_rewritten_in_place_while_it_is_read(
+def test_a_file_rewritten_in_place_while_it_is_read_raises(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "_read_plain", lambda *_: None)  # what it does not take
+    monkeypatch.setattr(files, "_read_plain", lambda *_: None)  # use the slow path
     path = root / "good" / "live.jpg"
     path.write_bytes(b"x" * 1000)
     os.utime(path, ns=(1, 1))
@@ -261,12 +263,12 @@ def test_a_file_rewritten_in_place_while_it_is_read(
 
 
 @pytest.mark.parametrize("what", ["folder", "file"])
-def test_swapped_for_a_link_between_looking_and_opening(
+def test_a_path_swapped_for_a_link_before_opening_raises(
     root: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    """The classic race, made certain: the swap happens when os.open is called."""
-    monkeypatch.setattr(files, "_read_plain", lambda *_: None)  # what it does not take
-    said = {"folder": "not read: a folder on its path was replaced", "file": "a link to itself"}[
+    """A deterministic race: the swap happens when os.open is called."""
+    monkeypatch.setattr(files, "_read_plain", lambda *_: None)  # use the slow path
+    message = {"folder": "not read: a folder on its path was replaced", "file": "a link to itself"}[
         what
     ]
     put_image(root / "swap" / "s.jpg")
@@ -283,7 +285,7 @@ def test_swapped_for_a_link_between_looking_and_opening(
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "open", open_late)
-        with pytest.raises(BadImage, match=rf"swap/s\.jpg: {said}"):
+        with pytest.raises(BadImage, match=rf"swap/s\.jpg: {message}"):
             read_bounded(root, "swap/s.jpg")
     assert read_bounded(root, "good/a.jpg")
 
@@ -305,7 +307,7 @@ def test_swapped_for_a_link_between_looking_and_opening(
         "good/a.jpg/b.jpg",
     ],
 )
-def test_names_out_of_a_list(root: Path, name: str) -> None:
+def test_names_in_a_list_stay_inside_the_root(root: Path, name: str) -> None:
     (root / "labels.jsonl").write_text(
         "".join(
             json.dumps({"image": image}) + "\n"
@@ -314,9 +316,8 @@ def test_names_out_of_a_list(root: Path, name: str) -> None:
     )
     source = open_source(root / "labels.jsonl", types={"image": "image"})
     good, bad = outcome(source)
-    assert [sample.source for sample in good] == ["good/a.jpg"] + ["labels.jsonl:2"] * (
-        name == ""
-    )  # "" is no image
+    # An empty name means that the sample has no image.
+    assert [sample.source for sample in good] == ["good/a.jpg"] + ["labels.jsonl:2"] * (name == "")
     assert len(bad) == (name != "")
     assert all("labels.jsonl:2" in line for line in bad)
     assert not any(b"secret" in _image(sample) for sample in good)
@@ -327,7 +328,7 @@ def _image(sample: Loaded) -> bytes:
     return image.data if isinstance(image, Encoded) else b""
 
 
-def test_coco_and_openlane_names_stay_inside_too(root: Path) -> None:
+def test_coco_and_openlane_names_stay_inside_the_root(root: Path) -> None:
     coco = {
         "images": [{"id": 1, "file_name": "good/a.jpg"}, {"id": 2, "file_name": "../secret.jpg"}],
         "annotations": [],
@@ -352,8 +353,8 @@ def test_coco_and_openlane_names_stay_inside_too(root: Path) -> None:
     assert "named in annotations/training/x.json" in bad[0]
 
 
-def test_lists_and_tables_are_regular_files_too(root: Path) -> None:
-    """The file the user names may be a trap as well: no waiting."""
+def test_lists_and_tables_must_be_regular_files(root: Path) -> None:
+    """The file that the user passes may be hostile as well. It must not block."""
     os.mkfifo(root / "pipe.csv")
     os.mkfifo(root / "pipe.json")
     os.mkfifo(root / "pipe.tar")
@@ -367,10 +368,10 @@ def test_lists_and_tables_are_regular_files_too(root: Path) -> None:
 
 
 @pytest.mark.skipif(
-    os.getuid() != 0, reason="not run: needs root to become nobody (others: see the next test)"
+    os.getuid() != 0, reason="not run: needs root to change the user (see the next test)"
 )
-def test_unreadable_as_nobody() -> None:
-    """Root reads everything, so the process becomes nobody for this one."""
+def test_unreadable_files_are_reported_to_an_unprivileged_user() -> None:
+    """Root can read everything, so the process changes its user for this test."""
     folder = Path(tempfile.mkdtemp())
     try:
         _check_unreadable(folder, become=True)
@@ -379,9 +380,9 @@ def test_unreadable_as_nobody() -> None:
 
 
 @pytest.mark.skipif(
-    os.getuid() == 0, reason="not run: root can read everything (see the test above)"
+    os.getuid() == 0, reason="not run: root can read everything (see the previous test)"
 )
-def test_unreadable_as_oneself(tmp_path: Path) -> None:
+def test_unreadable_files_are_reported(tmp_path: Path) -> None:
     _check_unreadable(tmp_path, become=False)
     for path in tmp_path.iterdir():
         path.chmod(0o755)
@@ -394,7 +395,7 @@ def _check_unreadable(folder: Path, *, become: bool) -> None:
     (folder / "a" / "1.jpg").chmod(0)
     (folder / "b").chmod(0)
     if become:
-        os.seteuid(NOBODY)
+        os.seteuid(UNPRIVILEGED_USER)
     try:
         good, bad = outcome(FolderSource(folder, classes=["a", "b"]))
         with pytest.raises(BadImage, match=r"b/3\.jpg: cannot be read: Permission denied"):
@@ -409,7 +410,7 @@ def _check_unreadable(folder: Path, *, become: bool) -> None:
     ]
 
 
-def test_the_native_way_takes_plain_files_only(root: Path, tmp_path: Path) -> None:
+def test_the_native_reader_accepts_regular_files_only(root: Path, tmp_path: Path) -> None:
     module = core()
     if module is None:
         pytest.skip("not run: no native core")
@@ -437,13 +438,15 @@ def test_the_native_way_takes_plain_files_only(root: Path, tmp_path: Path) -> No
     assert module.read_regular_file(bytes(plain), plain.stat().st_size - 1) is None
     assert module.read_regular_file(bytes(plain) + b"\0.png", 1 << 20) is None
     assert module.read_regular_file(b"good/a.jpg", 1 << 20) is None
-    strange = Path("/sys/kernel/mm/transparent_hugepage/enabled")  # a size of 4096, and fewer bytes
+    strange = Path(
+        "/sys/kernel/mm/transparent_hugepage/enabled"
+    )  # reports 4096 bytes and has fewer
     assert module.read_regular_file(bytes(strange), 1 << 20) is None
     assert (
         read_bounded(root, "link/a.jpg")
         == read_bounded(root, "good/link.jpg")
         == plain.read_bytes()
-    )  # inside the root: the other way
+    )
     for outside in (
         "../secret.jpg",
         "good/../../secret.jpg",

@@ -1,9 +1,10 @@
-"""Damages a dataset in many ways and has a fresh child read all of it each time; what came of it is counted.
+"""Damages a dataset in many ways, reads all of it in a fresh child each time, and counts the
+outcomes.
 
-A trial ends as one of: ``same`` (every value right), ``typed`` (what was not right was refused by one of our errors,
-naming the right place), ``wrong`` (a wrong value was handed out, or an error that is not ours), ``misnamed`` (the error
-names another shard or record), ``signal``. Children are forked from a process of its own that has no other threads and
-never opens a damaged file: run as ``python -m tests.fault.trials``, with a job in JSON on stdin.
+Outcomes are ``same`` (every value is correct), ``typed`` (a fastload error names the right place),
+``wrong`` (a wrong value or another error), ``misnamed`` (the error names another shard or record)
+and ``signal``. Children are forked from a separate process that has no other threads and never
+opens a damaged file. It runs as ``python -m tests.fault.trials``, with a job in JSON on stdin.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ LONG = os.environ.get("FASTLOAD_LONG") == "1"
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """One changed file of the dataset; ``record`` is the sample whose bytes were hit, -1 where that cannot be said."""
+    """One changed file of the dataset; ``record`` is the damaged sample, or -1 if unknown."""
 
     name: str
     data: bytes
@@ -46,7 +47,9 @@ class Damage:
 
 
 def make_dataset(folder: Path, *, seed: int = 0, n_samples: int = 15, per_shard: int = 5) -> None:
-    """Three shards with samples of every kind, small (inside LMDB's leaf pages) and large (on pages of their own)."""
+    """Writes three shards with samples of every kind, in leaf pages and on overflow pages of
+    LMDB.
+    """
     samples = []
     for i in range(n_samples):
         sample = full_sample(i % 7)
@@ -59,7 +62,7 @@ def make_dataset(folder: Path, *, seed: int = 0, n_samples: int = 15, per_shard:
 
 
 def everything(ds: Dataset) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """Every value a dataset hands out, as a name and how to get it."""
+    """Yields every value of a dataset, as a name and a function that reads it."""
     yield "fields", lambda: [repr(ds.fields), repr(ds.classes), repr(ds.splits), len(ds)]
     yield "blocks", lambda: ds.blocks
     for column in ds.manifest.columns:
@@ -70,7 +73,7 @@ def everything(ds: Dataset) -> Iterator[tuple[str, Callable[[], Any]]]:
 
 
 def expected_of(folder: Path) -> dict[str, Any]:
-    """Every value of the undamaged dataset, as copies: this process must not keep its files open."""
+    """Returns copies of all values of the undamaged dataset, so that its files do not stay open."""
     found = {name: get() for name, get in everything(open_dataset(folder, verify="full"))}
     return {
         name: value.copy() if isinstance(value, np.ndarray) else value
@@ -79,7 +82,7 @@ def expected_of(folder: Path) -> dict[str, Any]:
 
 
 def observe(folder: Path, verify: str, expected: dict[str, Any], damage: Damage) -> int:
-    """Reads all of a damaged dataset; the trial's exit code. Runs in the child."""
+    """Reads all of a damaged dataset in a child; returns the exit code of the trial."""
     errors: list[tuple[str, StoreError]] = []
     try:
         ds = open_dataset(folder, verify=verify)
@@ -99,7 +102,7 @@ def observe(folder: Path, verify: str, expected: dict[str, Any], damage: Damage)
             right.add(name)
         if len(right) + len(errors) < len(expected):
             print(
-                f"WRONG {damage.what}: {expected.keys() - right} never handed out, no error",
+                f"WRONG {damage.what}: {expected.keys() - right} missing without an error",
                 file=sys.stderr,
             )
             return 20
@@ -114,7 +117,7 @@ def observe(folder: Path, verify: str, expected: dict[str, Any], damage: Damage)
 
 
 def _names_the_place(name: str, error: StoreError, damage: Damage) -> bool:
-    """Whether the error blames the damaged file and, where a record was hit, that record."""
+    """Returns whether the error names the damaged file and, if known, the damaged record."""
     if damage.name == manifest.NAME:
         return isinstance(error, CorruptManifest)
     if (
@@ -125,24 +128,26 @@ def _names_the_place(name: str, error: StoreError, damage: Damage) -> bool:
         return False
     if error.record is None:
         return damage.record < 0 or name == "open" or "SHA-256" in str(error)
-    asked = int(name.split()[1])
+    expected_id = int(name.split()[1])
     return (
-        f"sample {asked}:" in str(error)
+        f"sample {expected_id}:" in str(error)
         and f"record {error.record})" in str(error)
-        and error.record == asked % 5
-        and damage.record in (-1, asked)
+        and error.record == expected_id % 5
+        and damage.record in (-1, expected_id)
     )
 
 
 def in_children(trial: Callable[[Damage], int], folder: Path, damages: list[Damage]) -> list[str]:
-    """How each trial ended. One child does them in turn; where it is killed, the next one goes on behind that trial."""
+    """Returns the outcome of each trial. After a kill, the next child continues with the next
+    trial.
+    """
     outcomes: list[str] = []
     while len(outcomes) < len(damages):
         reading, writing = os.pipe()
         pid = os.fork()
         if pid == 0:
             for damage in damages[len(outcomes) :]:
-                signal.alarm(60)  # a child that hangs is a finding too
+                signal.alarm(60)  # a child that hangs is a finding, too
                 with damaged(folder, damage):
                     code = _code_of(trial, damage)
                 os.write(writing, bytes([code]))
@@ -160,14 +165,14 @@ def in_children(trial: Callable[[Damage], int], folder: Path, damages: list[Dama
 def _code_of(trial: Callable[[Damage], int], damage: Damage) -> int:
     try:
         return trial(damage)
-    except Exception:  # noqa: BLE001 (an error that is not ours is a finding, not the harness's end)
+    except Exception:  # noqa: BLE001 (another error is a finding)
         traceback.print_exc()
         return 20
 
 
 @contextlib.contextmanager
 def damaged(folder: Path, damage: Damage) -> Iterator[None]:
-    """Puts a damaged file in place, as a new file, and the good one back afterwards."""
+    """Replaces a file by a damaged one, as a new file, and restores it afterwards."""
     path = folder / damage.name
     aside = path.with_name(path.name + ".good")
     path.rename(aside)
@@ -179,7 +184,7 @@ def damaged(folder: Path, damage: Damage) -> Iterator[None]:
 
 
 def watch_maps() -> set[str]:
-    """The names of the shards that are mapped from now on."""
+    """Returns a set that collects the names of the shards that are mapped from now on."""
     mapped: set[str] = set()
     real = environment.Environment.__init__
 
@@ -192,7 +197,7 @@ def watch_maps() -> set[str]:
 
 
 def run(job: dict[str, Any]) -> dict[str, Any]:
-    """Runs a job in a process of its own; returns what it printed."""
+    """Runs a job in a separate process; returns what it printed."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.fault.trials"],
         input=json.dumps(job),
@@ -215,8 +220,8 @@ def main() -> None:
     job = json.loads(sys.stdin.read())
     folder = Path(job["folder"])
     expected = expected_of(folder)
-    makers = {"flips": test_bit_flips.flips, "files": test_damaged_files.damages}
-    damages = list(makers[job["kind"]](folder, job))
+    generators = {"flips": test_bit_flips.flips, "files": test_damaged_files.damages}
+    damages = list(generators[job["kind"]](folder, job))
     plant(job.get("plant", ""))
     mapped = watch_maps()
 

@@ -1,4 +1,6 @@
-"""One rank of a training run on gloo: ``torchrun --nproc-per-node 2 -m tests.fault.two_ranks PACKED OUT MODE``."""
+"""One rank of a training run: ``torchrun --nproc-per-node 2 -m tests.fault.two_ranks PACKED OUT
+MODE``.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,7 @@ def main(packed: str, out: str, mode: str) -> None:
         if mode == "die" and rank == 1 and number == 2:
             os.kill(os.getpid(), 9)
         total = torch.tensor([float(len(batch["id"]))])
-        dist.all_reduce(total)  # hangs, or fails, unless all ranks have as many batches
+        dist.all_reduce(total)  # hangs or fails unless all ranks have the same number of batches
         if mode.startswith("stop") and number + 1 == int(mode[4:]):
             if rank == 0:
                 saved.with_suffix(".new").write_text(json.dumps(loader.state_dict()))
