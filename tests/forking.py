@@ -48,9 +48,7 @@ class Child:
 
 
 class Zygote:
-    """Forks children that call functions of test modules, named "module:function", with JSON
-    arguments.
-    """
+    """Forks children that call functions named "module:function" with JSON arguments."""
 
     name = ""
 
@@ -68,9 +66,7 @@ class Zygote:
         self.ask({}, 60)
 
     def warm(self, function: Callable[..., object]) -> None:
-        """Calls a function, such as a cached one, in the process that the children are forked
-        from.
-        """
+        """Calls a function, such as a cached one, in the parent of all children."""
         self.ask({"warm": f"{function.__module__}:{function.__name__}"}, 60)
 
     def start(self, function: Callable[..., object], *arguments: object) -> Child:

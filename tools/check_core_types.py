@@ -1,4 +1,4 @@
-"""Compares fastload/_core.pyi with the module that was built: every name there, no name missing."""
+"""Compares the names in fastload/_core.pyi with the compiled module."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fastload._common.native import core
 
 
 def declared(stub: Path) -> set[str]:
-    """The public names at the top level of a stub."""
+    """Returns the public names at the top level of a stub."""
     names: set[str] = set()
     for node in ast.parse(stub.read_text()).body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
@@ -23,13 +23,13 @@ def declared(stub: Path) -> set[str]:
 def main() -> int:
     module = core()
     if module is None:
-        print("no native core here: its types are not checked")
+        print("no native core: its types are not checked")
         return 0
     stub = declared(Path(__file__).parents[1] / "fastload" / "_core.pyi")
     built = {name for name in dir(module) if not name.startswith("_")}
     for name in sorted(stub ^ built):
         print(
-            f"{name}: {'only in _core.pyi' if name in stub else 'missing in _core.pyi'}",
+            f"{name}: {'only in _core.pyi' if name in stub else 'missing from _core.pyi'}",
             file=sys.stderr,
         )
     return 1 if stub != built else 0

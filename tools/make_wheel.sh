@@ -1,6 +1,7 @@
 #!/bin/sh
-# Builds dist/fastload_vision-*-manylinux*.whl with libjpeg-turbo inside, then proves it in an empty venv: the wheel with what it says it needs
-# (torch as in constraints.txt) and nothing else; libjpeg hidden, a decode; examples C and D, from pictures to a trained model.
+# Builds dist/fastload_vision-*-manylinux*.whl, which contains libjpeg-turbo, and tests it in an
+# empty venv with its declared dependencies only (torch as in constraints.txt): decodes with the bundled
+# libjpeg, and runs examples C and D from images to a trained model.
 # usage: make_wheel.sh VENV
 set -eu
 venv=$1
@@ -16,7 +17,7 @@ trap 'rm -rf "$work"' EXIT
 cp -r tools/wheel_check.py examples "$work/"
 mkdir "$work/tools"
 cp -r tools/__init__.py tools/makedata "$work/tools/"
-cd "$work"                                  # away from the checkout: its fastload must not be found
+cd "$work"  # outside the checkout, whose fastload must not be imported
 export PATH="$work/venv/bin:$PATH"
 python wheel_check.py
 python -m tools.makedata gray gray --n 128 2>/dev/null

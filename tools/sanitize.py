@@ -2,9 +2,10 @@
 
     python tools/sanitize.py [thread] [address]
 
-Builds native/tests/ in build/sanitize-*. Decodes, rewrites and cuts good and damaged images (generated ones, and the corpus if it
-exists), reads good and damaged shards, and warps. Fails on a finding of a sanitizer, and if two paths that must agree (vector levels,
-Huffman decoders, ways to rewrite) do not.
+Builds native/tests/ in build/sanitize-*. Decodes, rewrites and cuts good and damaged images
+(generated ones, and the corpus if it exists), reads good and damaged shards, and warps. Fails on a
+sanitizer report, and if two paths that must agree (instruction sets, Huffman decoders, rewrite
+paths) differ.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ OUTPUTS = [(3, 0, 0, 0), (3, 1, 0, 1), (3, 0, 1, 0), (3, 1, 2, 0), (1, 0, 3, 2),
 
 @dataclass(frozen=True)
 class Jpeg:
-    """A file, whole or damaged, with the restart index that belongs to it."""
+    """A complete or damaged file, with its restart index."""
 
     data: bytes
     index: bytes = b""
@@ -44,10 +45,10 @@ class Jpeg:
 
 
 def make_jpegs() -> list[Jpeg]:
-    """All kinds of JPEG, whole and damaged, with and without an index."""
+    """Makes all kinds of JPEG, complete and damaged, with and without an index."""
     module = core()
     if module is None:
-        raise SystemExit("the native core is not built")
+        raise SystemExit("The native core is missing. Run `make` first.")
     random = np.random.default_rng(1)
     whole = [
         encode(picture(120 + 7 * i, 90 + 5 * i, i), sampling)
@@ -77,7 +78,7 @@ def make_jpegs() -> list[Jpeg]:
 
 
 def make_work(jpegs: list[Jpeg]) -> Work:
-    """Decodes each image whole and as a region, to random sizes; and raw pixels."""
+    """Makes requests for each image, whole and as a region, and for raw pixels."""
     random = np.random.default_rng(2)
     requests = new_requests(2 * len(jpegs) + 100)
     for i, row in enumerate(requests):
@@ -108,7 +109,7 @@ def make_work(jpegs: list[Jpeg]) -> Work:
 
 
 def make_shard(folder: Path) -> Path:
-    """A shard of several pages: small images, and one that needs pages of its own."""
+    """Makes a shard of several pages: small images, and one that needs overflow pages."""
     source = folder / "images" / "class"
     source.mkdir(parents=True)
     for i in range(300):
@@ -133,7 +134,7 @@ def build(name: str) -> Path:
 
 
 def run(program: Path, *arguments: object, title: str) -> str:
-    """Runs a driver; a non-zero exit code and any line on stderr end this program."""
+    """Runs a driver. A nonzero exit code or any line on stderr ends this program."""
     command = [str(program), *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     print(f"  {program.name} {title}: {done.stdout.strip()}", flush=True)
@@ -143,7 +144,7 @@ def run(program: Path, *arguments: object, title: str) -> str:
 
 
 def check_paths_agree(driver: Path, work: Work, job: Path) -> None:
-    """Every vector level and both Huffman decoders must give the same pixels."""
+    """Checks that every instruction set and both Huffman decoders give the same pixels."""
     for output in OUTPUTS:
         write_job(work, job, output)
         pixels = {
@@ -151,11 +152,11 @@ def check_paths_agree(driver: Path, work: Work, job: Path) -> None:
             for how in ("loop", "plain", "avx2", "portable")
         }
         if len(set(pixels.values())) > 1:
-            raise SystemExit(f"Huffman decoders or vector levels give other pixels: {pixels}")
+            raise SystemExit(f"pixels of Huffman decoders or instruction sets differ: {pixels}")
 
 
 def fuzz_transform(program: Path, jpegs: list[Jpeg], folder: Path) -> None:
-    """Rewrites and cuts damaged images, both ways; every file also undamaged."""
+    """Rewrites and cuts damaged and undamaged images, with both rewrite paths."""
     paths = [folder / f"{i}.jpg" for i in range(len(jpegs))]
     for path, jpeg in zip(paths, jpegs, strict=True):
         path.write_bytes(jpeg.data)
@@ -166,7 +167,7 @@ def main() -> None:
     jpegs = make_jpegs()
     everything = make_work(jpegs)
     some = make_work(jpegs[::13])
-    raw = make_work([])  # threads take several raw samples at a time
+    raw = make_work([])  # threads claim several raw samples at a time
     names = [name for name in SANITIZERS if name in sys.argv[1:]] or list(SANITIZERS)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -1,4 +1,4 @@
-"""Run in an empty venv by make_wheel.sh: the wheel's core decodes with the libjpeg it carries, not with the system's."""
+"""Checks in an empty venv that the wheel decodes with its own libjpeg (run by make_wheel.sh)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fastload._decode.native import NativeBackend
 
 
 def loaded_libjpegs() -> set[str]:
-    """Every libjpeg mapped into this process by now."""
+    """Returns every libjpeg that is mapped into this process."""
     return {
         line.split()[-1]
         for line in Path("/proc/self/maps").read_text().splitlines()
@@ -41,7 +41,9 @@ def main() -> None:
     used = {path for path in loaded_libjpegs() if "fastload" in path}
     system = {path for path in loaded_libjpegs() if path.startswith(("/usr/", "/lib"))}
     if system or not used:
-        raise SystemExit(f"the wheel is not self-contained: libjpeg from {system or 'nowhere'}")
+        raise SystemExit(
+            f"the wheel is not self-contained: libjpeg is loaded from {system or 'nowhere'}"
+        )
     print(f"{fastload.native_status()}; decoded with {used.pop()}")
 
 

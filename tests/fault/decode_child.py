@@ -137,9 +137,7 @@ def _status() -> dict[str, str]:
 
 
 def _peak_mb() -> float:
-    """Peak memory of this program. ru_maxrss would include the test process, because exec keeps
-    it.
-    """
+    """Peak memory of this program; ru_maxrss would include the process before exec."""
     return int(_status()["VmHWM"].split()[0]) / 1024
 
 

@@ -26,9 +26,7 @@ _EXIT: dict[str, Any] = {}
 
 @atexit.register  # registered before the handlers of fastload, so it runs after them
 def _report_end() -> None:
-    """Prints when fastload is done. Python and torch take seconds for their exit in a forked
-    child.
-    """
+    """Prints when fastload is done. The exit of Python and torch takes seconds more."""
     if _EXIT:
         print(f"over {time.monotonic()}", flush=True)
         if not _EXIT["whole"]:
@@ -212,9 +210,7 @@ def plant(bug: str) -> None:
 
 
 def _python_finalizer() -> None:
-    """Runs Python code when an iterator is dropped, an old bug of the loader, here easier to
-    hit.
-    """
+    """Runs Python code when an iterator is dropped: an old bug, made easier to hit."""
     made = Prefetcher.__init__
 
     def init(self: Any, *arguments: Any, **options: Any) -> None:

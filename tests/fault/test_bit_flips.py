@@ -68,9 +68,7 @@ def flips(folder: Path, job: dict[str, Any]) -> Iterator[Damage]:
 
 
 def _record_places(folder: Path) -> tuple[dict[str, dict[Place, int]], list[Place]]:
-    """Returns the record of each byte of the shards, and the header and table bytes of two
-    records.
-    """
+    """Returns the record of each byte, and the header and table bytes of two records."""
     ds = open_dataset(folder)
     inside: dict[str, dict[Place, int]] = {shard.name: {} for shard in ds.manifest.shards}
     headers: list[Place] = []

@@ -103,9 +103,7 @@ def test_a_partly_zeroed_file_is_never_mapped_with_full_verification(folder: Pat
 
 
 def test_a_partly_zeroed_file_never_gives_wrong_values(folder: Path) -> None:
-    """It may be mapped without a digest, but every record is checked. Zeros in LMDB pages may
-    kill.
-    """
+    """It may be mapped, but every record is checked. Zeros in LMDB pages may kill."""
     found = run(
         {
             "kind": "files",

@@ -45,9 +45,7 @@ def large_samples() -> list[Any]:
 
 
 def pack_in_child(given: str, kind: str, dest: str, fail_at: int = -1) -> None:
-    """Packs with writes that fail from number ``fail_at`` on; prints the number of writes or the
-    error.
-    """
+    """Packs with failing writes from ``fail_at`` on; prints the writes or the error."""
     found = small_samples() if given == "small" else large_samples()
     source: Any = Streamed(found, FIELDS) if kind == "stream" else Listed(found, FIELDS)
     if fail_at >= 0:
@@ -68,9 +66,7 @@ def output_of(outcome: Outcome) -> dict[str, Any]:
 
 
 def assert_published_files_are_complete(dest: Path, expected: dict[str, str]) -> None:
-    """Checks that published files are final, no temporary file remains, and an incomplete dataset
-    raises.
-    """
+    """Checks that published files are final and an incomplete dataset does not open."""
     found = tree(dest) if dest.exists() else {}
     assert not [name for name in found if is_temporary(name)]
     published = {name: digest for name, digest in found.items() if not name.startswith(".pack")}

@@ -1,6 +1,4 @@
-"""Damaged and hostile images cause no crash, no hang and no excessive memory, and the next image is
-correct.
-"""
+"""Damaged and hostile images cause no crash, hang or excessive memory."""
 
 from __future__ import annotations
 
@@ -32,9 +30,7 @@ Result = dict[str, Any]
 
 
 class DecodeChild:
-    """A child process (decode_child.py) that decodes files. It is restarted after a crash or a
-    hang.
-    """
+    """A child process that decodes files. It is restarted after a crash or a hang."""
 
     def __init__(self) -> None:
         self.deaths: list[str] = []
@@ -155,9 +151,7 @@ def test_results_do_not_depend_on_previous_images() -> None:
 
 
 def mutate(data: bytes, other: bytes, random: np.random.Generator) -> bytes:
-    """Applies random damage: a bit, a byte, 4 KiB of zeros, an insertion, a deletion or a
-    splice.
-    """
+    """Changes a bit, a byte or 4 KiB, or inserts, deletes or splices bytes."""
     changed, at = bytearray(data), int(random.integers(2, len(data)))
     kind = int(random.integers(6))
     if kind == 0:

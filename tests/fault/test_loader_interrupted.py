@@ -1,5 +1,4 @@
-"""Programs that end with Ctrl-C, an error, kill -9 or batches in flight exit within 2 s and leave
-nothing.
+"""Training programs that end with a signal or an error exit within 2 s and leave nothing.
 
 No Ctrl-C is lost. A planted fault shows that each check can fail.
 """
@@ -48,9 +47,7 @@ def zygote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zygote]:
 
 
 def ended(child: Child, since: float) -> tuple[Outcome, float]:
-    """Returns the outcome, and the seconds from ``since`` until fastload was done or the process
-    ended.
-    """
+    """Returns the outcome, and the seconds until fastload or the process was done."""
     while Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
         if time.monotonic() > since + 30:
             child.kill(signal.SIGKILL)

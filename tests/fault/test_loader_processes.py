@@ -1,5 +1,4 @@
-"""Loaders with fork, spawn and forkserver, alone and in torch workers, and with workers that die or
-hang.
+"""Loaders with fork, spawn, forkserver and torch workers, some of which die or hang.
 
 Every process gets the same batches or one clear error. Nothing hangs.
 """

@@ -1,6 +1,4 @@
-"""Ranks of torchrun with gloo: equal steps, every sample once, a killed rank, changing world
-sizes.
-"""
+"""Ranks of torchrun: equal steps, every sample once, a killed rank, new world sizes."""
 
 from __future__ import annotations
 

@@ -219,9 +219,7 @@ def expected_pixels(data: bytes) -> NDArray[np.uint8] | None:
 
 
 def assert_accepted(dest: str) -> None:
-    """Checks the accepted images. Runs in a child, because the reference decoders may crash,
-    too.
-    """
+    """Checks accepted images, in a child because the reference decoders may crash."""
     import warnings
 
     warnings.simplefilter("ignore")

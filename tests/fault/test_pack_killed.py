@@ -85,9 +85,7 @@ def pack_in_child(case: str, root: str, dest: str, bug: str = "") -> None:
 
 
 def pack_and_die(case: str, root: str, dest: str, step: int, bug: str = "") -> None:
-    """Kills itself before change number ``step`` of the file system; step 0 prints all changes
-    instead.
-    """
+    """Kills itself before change ``step`` of the file system; 0 prints all changes."""
     steps: list[str] = []
 
     def watch(event: str, arguments: tuple[Any, ...]) -> None:
@@ -219,9 +217,7 @@ class KillTrial:
         self.wrong: list[str] = []
 
     def check_after_kill(self, dest: Path) -> None:
-        """Checks after a kill that published files are final and nothing opens without a
-        manifest.
-        """
+        """Checks that published files are final and nothing opens without a manifest."""
         found = tree(dest) if dest.exists() else {}
         published = {
             name: digest

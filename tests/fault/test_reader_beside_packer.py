@@ -116,9 +116,7 @@ def read_all(folder: Path, seen: Counter[str], last: int) -> int:
 
 
 def watch(folder: Path, generations: int, bug: str) -> tuple[Counter[str], int]:
-    """Runs a publisher and reads its folder continuously; returns all outcomes and the final
-    samples.
-    """
+    """Runs a publisher and reads its folder; returns all outcomes and the final size."""
     seen: Counter[str] = Counter()
     last = 0
     with subprocess.Popen(
@@ -159,9 +157,7 @@ def test_planted_bugs_are_detected(tmp_path: Path, bug: str) -> None:
 
 
 def test_an_open_dataset_stays_readable_after_its_replacement(tmp_path: Path) -> None:
-    """Another pack replaces all files: open datasets keep the old ones, and new readers get the new
-    ones.
-    """
+    """Another pack replaces all files: open datasets keep the old ones."""
     publish(tmp_path, 2, "")
     old = open_dataset(tmp_path)
     before = [old[i] for i in range(len(old))]

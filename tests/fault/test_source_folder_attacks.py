@@ -1,6 +1,4 @@
-"""Hostile or changing source folders are rejected by name, never read outside the root, and never
-block.
-"""
+"""Hostile or changing source folders never leak files outside the root and never block."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Damages a dataset in many ways, reads all of it in a fresh child each time, and counts the
-outcomes.
+"""Damages a dataset in many ways, reads it in a child and counts the outcomes.
 
 Outcomes are ``same`` (every value is correct), ``typed`` (a fastload error names the right place),
 ``wrong`` (a wrong value or another error), ``misnamed`` (the error names another shard or record)
@@ -47,9 +46,7 @@ class Damage:
 
 
 def make_dataset(folder: Path, *, seed: int = 0, n_samples: int = 15, per_shard: int = 5) -> None:
-    """Writes three shards with samples of every kind, in leaf pages and on overflow pages of
-    LMDB.
-    """
+    """Writes three shards with samples of every kind, in leaf and overflow pages."""
     samples = []
     for i in range(n_samples):
         sample = full_sample(i % 7)
@@ -138,9 +135,7 @@ def _names_the_place(name: str, error: StoreError, damage: Damage) -> bool:
 
 
 def in_children(trial: Callable[[Damage], int], folder: Path, damages: list[Damage]) -> list[str]:
-    """Returns the outcome of each trial. After a kill, the next child continues with the next
-    trial.
-    """
+    """Returns the outcome of each trial. After a kill, another child continues."""
     outcomes: list[str] = []
     while len(outcomes) < len(damages):
         reading, writing = os.pipe()

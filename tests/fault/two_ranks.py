@@ -1,6 +1,4 @@
-"""One rank of a training run: ``torchrun --nproc-per-node 2 -m tests.fault.two_ranks PACKED OUT
-MODE``.
-"""
+"""One rank of a training run, started by torchrun with the arguments PACKED OUT MODE."""
 
 from __future__ import annotations
 

@@ -87,9 +87,7 @@ def test_an_index_that_does_not_match_is_ignored(sample: Sample) -> None:
 
 
 def test_a_mutated_index_gives_correct_pixels_or_an_invalid_jpeg(sample: Sample) -> None:
-    """An accepted part is never larger than the file. Its pixels are correct, or it cannot be
-    decoded.
-    """
+    """A part is never larger than the file. It has correct pixels or cannot be decoded."""
     jpeg, index, interval = sample
     whole = decode(jpeg)
     rng = np.random.default_rng(1)

@@ -104,9 +104,7 @@ def test_many_regions_per_sampling(sampling: str) -> None:
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 def test_regions_at_every_mcu_border(sampling: str) -> None:
-    """Regions start or end at, just before and just after every MCU border and the edges of the
-    image.
-    """
+    """Regions start or end at, just before and just after every MCU border."""
     for size in (67, 64, 49, 33, 19, 17):
         rewritten = core.rewrite(encode(picture(size, size), sampling), restart=1)
         jpeg = rewritten.jpeg
@@ -146,9 +144,7 @@ def test_cut_photos_are_equal_in_two_decoders() -> None:
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 @pytest.mark.parametrize("scale", [1, 2, 4, 8])
 def test_a_cut_keeps_pixels_in_scaled_decoding(sampling: str, scale: int) -> None:
-    """A decoder that scales by 1/2, 1/4 or 1/8 finds the same pixels in the cut as in the whole
-    image.
-    """
+    """A scaled decode finds the same pixels in the cut as in the whole image."""
     rng = np.random.default_rng(scale)
 
     def scaled(jpeg: bytes) -> Pixels:
@@ -241,9 +237,7 @@ def test_gray_images_may_declare_any_sampling_factors() -> None:
 
 
 def test_a_cut_is_a_small_regular_jpeg() -> None:
-    """It has the right size, RST0, RST1 ... in order, the same tables, and only the MCUs it
-    needs.
-    """
+    """It has the right size, RST0, RST1 ... in order, and only the MCUs it needs."""
     rewritten = core.rewrite(encode(picture(200, 200), "420"), restart=1)
     jpeg = rewritten.jpeg
     index = rewritten.index
@@ -287,9 +281,7 @@ def test_only_subsampled_chroma_extends_the_region() -> None:
 
 
 def test_images_are_cut_before_rows_that_start_a_segment() -> None:
-    """Segments may span a part of a row, whole rows, or the end of one row and the start of the
-    next.
-    """
+    """Segments may be a part of a row, whole rows, or cross the end of a row."""
     for restart, expected in (
         (20, (0, 40, 160, 16)),
         (40, (0, 32, 160, 32)),

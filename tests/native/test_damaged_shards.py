@@ -36,9 +36,7 @@ def map_shard(path: Path) -> object:
 
 @pytest.mark.parametrize("count", [1, 2, 170, 5000, 30000])
 def test_it_finds_the_records_that_lmdb_finds(tmp_path: Path, count: int) -> None:
-    """Leaf pages hold small records, overflow pages large ones. 30,000 records need a tree of depth
-    3.
-    """
+    """Records are in leaf or overflow pages; 30,000 of them need a tree of depth 3."""
     rng, first = random.Random(count), 2**33 + 7
     with ShardWriter(tmp_path, 0, first=first) as writer:
         for number in range(count):
@@ -165,9 +163,7 @@ for _ in range(30):
 
 
 def test_threads_may_open_a_shard_at_the_same_time(tmp_path: Path) -> None:
-    """In a separate process, because a map that one thread dropped while another read it was a
-    crash.
-    """
+    """In a separate process: reading a map that another thread dropped was a crash."""
     write_dataset(tmp_path, simple_samples(40), per_shard=40)
     done = subprocess.run(
         [sys.executable, "-c", _SEVERAL_THREADS, str(tmp_path)],

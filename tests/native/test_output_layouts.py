@@ -1,6 +1,4 @@
-"""Layouts, dtypes, strides, colors, borders and orientation of the output, each against plain
-NumPy.
-"""
+"""Layouts, dtypes, strides, colors, borders and orientation of outputs equal NumPy."""
 
 from __future__ import annotations
 
@@ -115,9 +113,7 @@ def test_floats_are_normalized(layout: Any, dtype: torch.dtype, white: float) ->
 def test_floats_are_equal_with_every_instruction_set(
     layout: Any, color: Any, n: int, dtype: torch.dtype, channels: int
 ) -> None:
-    """Tests row lengths around whole registers. Vector code must equal the portable table, bit for
-    bit.
-    """
+    """Row lengths around whole registers: vector code equals the portable table."""
     bits = torch.int32 if dtype == torch.float32 else torch.int16
     usual = PixelFormat(layout, color, mean=MEAN[:n], std=STD[:n], fill=(3, 200, 77)[:n])
     ties = PixelFormat(

@@ -1,6 +1,4 @@
-"""A partial decode has the pixels of the whole decode: columns, rows, segments, own Huffman
-decoder.
-"""
+"""A partial decode has exactly the pixels of the whole decode."""
 
 from __future__ import annotations
 
@@ -288,9 +286,7 @@ def test_damaged_data_give_the_same_result_with_and_without_the_hook() -> None:
 
 
 def test_an_extra_byte_before_a_stuffed_zero_gives_the_same_result() -> None:
-    """No encoder writes FF FF 00. libjpeg reads it as FF 00, but keeps values of its first
-    attempt.
-    """
+    """libjpeg reads FF FF 00 as FF 00, but keeps values of its first attempt."""
     jpeg = encode(picture(200, 160), "444", 97)
     start = jpeg.index(b"\xff\xda") + 14
     places = [

@@ -106,9 +106,7 @@ def test_a_forked_child_starts_its_own_threads(images: Path) -> None:
 
 
 def test_a_fork_during_lazy_initialization_does_not_hang_the_child(images: Path) -> None:
-    """A table that a thread initialized at first use, such as the checksum table, stayed
-    incomplete.
-    """
+    """A table initialized at first use, such as the CRC table, stayed incomplete."""
     _, out, err = child(
         """
     import signal, struct, time
@@ -213,9 +211,7 @@ def test_a_thread_limit_of_the_system_raises_and_the_pool_still_works(images: Pa
 
 @pytest.mark.parametrize("call", ["core.crc32c(data)", "core.rewrite(LARGE)"])
 def test_python_can_exit_with_a_thread_inside_the_core(call: str, images: Path) -> None:
-    """A daemon thread, such as a user thread or the read-ahead thread, returns to Python during its
-    shutdown.
-    """
+    """A daemon thread returns from C++ to Python during the interpreter shutdown."""
     code, _, err = child(
         f"""
     import threading, time
@@ -289,9 +285,7 @@ def test_an_exception_ends_python_normally(images: Path) -> None:
 
 
 def test_ctrl_c_interrupts_waiting(images: Path) -> None:
-    """SIGINT is sent when the child is about to wait. Without a reaction the batch would take
-    minutes.
-    """
+    """SIGINT arrives while the child waits for a batch that takes minutes."""
     process = start(
         """
     pool = NativeBackend(threads=1)

@@ -45,9 +45,7 @@ def noise(width: int, height: int, channels: int) -> NDArray[np.uint8]:
 
 
 def pillow(image: NDArray[np.uint8], width: int, height: int) -> NDArray[np.int_]:
-    """Resizes columns, then rows. Pillow chooses the order by the sizes, which may differ by one
-    value.
-    """
+    """Resizes columns, then rows. Pillow chooses the order, which may change a value by 1."""
     source = Image.fromarray(image if image.shape[2] == 3 else image[:, :, 0])
     across = source.resize((width, source.height), Image.Resampling.BILINEAR)
     return (

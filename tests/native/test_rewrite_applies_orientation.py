@@ -1,6 +1,4 @@
-"""The rewrite applies the EXIF orientation only if every pixel stays exact, and reports it
-otherwise.
-"""
+"""The rewrite applies the EXIF orientation only if every pixel stays exact."""
 
 from __future__ import annotations
 
@@ -44,9 +42,7 @@ def by_pillow(jpeg: bytes) -> Pixels:
 
 
 def assert_same_pixels(jpeg: bytes, *, both: bool = True) -> int:
-    """Compares the oriented pixels with Pillow. Returns the orientation that the loader must
-    apply.
-    """
+    """Compares the pixels with Pillow; returns the remaining orientation."""
     expected = by_pillow(jpeg)
     for orient in (True, False) if both else (True,):
         rewritten = core.rewrite(jpeg, orient=orient)

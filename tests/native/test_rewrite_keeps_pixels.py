@@ -123,9 +123,7 @@ def test_sources_with_other_encoder_options(sampling: str, options: dict[str, ob
     ("sampling", "mcu"), [("422", (16, 8)), ("420", (16, 16)), ("440", (8, 16)), ("411", (32, 8))]
 )
 def test_blocks_beyond_the_edge_of_the_image(sampling: str, mcu: tuple[int, int]) -> None:
-    """Blocks that no decoder shows have contents here, because the test reduces the declared
-    size.
-    """
+    """A reduced size in the header leaves blocks with contents that no decoder shows."""
     for restart_before, share in itertools.product((0, 1, 3), (0.01, 0.3, 0.5, 0.51, 0.9)):
         jpeg = core.rewrite(encode(picture(128, 128), sampling, 95), restart=restart_before).jpeg
         frame = dict(markers(jpeg))[0xC0]

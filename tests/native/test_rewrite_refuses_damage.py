@@ -112,9 +112,7 @@ def test_truncated_files_raise(options: dict[str, int]) -> None:
 
 
 def test_missing_scans_raise() -> None:
-    """No decoder reports it, but libjpeg smooths such an image and would not smooth the rewritten
-    one.
-    """
+    """libjpeg smooths such an image and would not smooth the rewritten one."""
     jpeg = encode_by_pillow(picture(60, 40), "420", progressive=True)
     starts = [at for at in range(len(jpeg)) if jpeg.startswith(b"\xff\xda", at)]
     assert len(starts) > 5
@@ -218,9 +216,7 @@ def test_too_many_scans_raise() -> None:
 
 
 def test_fuzzed_files_raise_or_keep_pixels() -> None:
-    """Thousands of files from fuzzers raise or keep their pixels, and do not affect the next
-    image.
-    """
+    """Files from fuzzers raise or keep their pixels, and do not affect the next image."""
     good = photos(1)[0].read_bytes()
     expected = core.rewrite(good).jpeg
     paths = sorted(path for path in (corpus_dir() / "odd").rglob("*") if path.is_file())

@@ -1,6 +1,4 @@
-"""A rewritten JPEG is baseline with one scan, no metadata, declared colors and indexed restart
-markers.
-"""
+"""A rewritten JPEG is baseline: one scan, no metadata, declared colors, indexed segments."""
 
 from __future__ import annotations
 
@@ -149,9 +147,7 @@ def test_index_of_an_existing_jpeg() -> None:
 
 
 def test_rgb_stays_rgb() -> None:
-    """RGB declared by the Adobe marker or by component names keeps the marker, for every
-    decoder.
-    """
+    """RGB declared by marker or by component names is declared by marker afterwards."""
     pixels = picture(50, 40)
     out = io.BytesIO()
     Image.fromarray(pixels).save(out, "JPEG", keep_rgb=True, quality=90)
@@ -171,9 +167,7 @@ def test_rgb_stays_rgb() -> None:
 
 
 def test_ycbcr_without_jfif_marker_is_declared() -> None:
-    """Without JFIF and with odd component ids libjpeg assumes YCbCr, so the new file declares
-    it.
-    """
+    """libjpeg assumes YCbCr without JFIF and with odd ids, so the new file declares it."""
     jpeg = encode(picture(50, 40), "422")
     at = jpeg.index(b"\xff\xe0")
     bare = jpeg[:at] + jpeg[at + 18 :]

@@ -1,5 +1,6 @@
-"""Seeded makers of datasets in the layouts the five teams have (python -m tools.makedata --help); nothing is downloaded.
+"""Generates datasets in five common layouts from a seed, without downloads.
 
-Same seed, numpy and Pillow: same bytes. Sample i depends on the seed and i only, so a small dataset is the
-beginning of a large one, and the number of processes changes nothing.
+See ``python -m tools.makedata --help``. The same seed and versions of NumPy and Pillow give the
+same bytes. Sample i depends only on the seed and i, so a small dataset is the start of a large one,
+and the number of processes does not matter.
 """

@@ -21,7 +21,7 @@ class _Maker(Protocol):
     ) -> Made: ...
 
 
-# maker, number of samples without --n: all of them together took 36 s on two busy cores
+# maker, default number of samples; all of them together took 36 s on two busy cores
 LAYOUTS: dict[str, tuple[_Maker, int]] = {
     "imagenet": (imagenet.make, 200),
     "openlane": (openlane.make, 16),
@@ -34,29 +34,34 @@ LAYOUTS: dict[str, tuple[_Maker, int]] = {
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="makedata",
-        description="Makes a photo-like dataset from a seed; nothing is downloaded.",
+        description="Generate a photo-like dataset from a seed, without downloads.",
         epilog="example: python -m tools.makedata imagenet /tmp/imagenet --n 1000 --seed 7",
     )
     parser.add_argument(
         "layout",
         choices=(*LAYOUTS, "all"),
-        help="'all': each of the others in a folder of its name",
+        help="layout to generate; 'all' generates each in a folder of its name",
     )
-    parser.add_argument("dest", type=Path, help="folder to write; must be empty or absent")
+    parser.add_argument("dest", type=Path, help="output folder; must be empty or missing")
     sizes = ", ".join(f"{name} {n}" for name, (_, n) in LAYOUTS.items())
     parser.add_argument("--n", type=int, help=f"samples per layout (default: {sizes})")
-    parser.add_argument("--seed", type=int, default=0, help="same seed, same bytes (default: 0)")
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=0,
+        help="random seed; the same seed gives the same bytes (default: 0)",
+    )
     parser.add_argument(
         "--jobs",
         type=int,
         default=available_cpus(),
-        help="processes; changes nothing but the time (default: %(default)s)",
+        help="number of processes; does not affect the result (default: %(default)s)",
     )
     return parser
 
 
 def _progress_of(name: str) -> OnProgress:
-    """One line that is rewritten on a terminal; at most ten plain lines elsewhere; on stderr."""
+    """Prints progress to stderr: one updated line on a terminal, at most ten lines otherwise."""
     live = sys.stderr.isatty()
 
     def show(done: int, total: int) -> None:
@@ -71,7 +76,7 @@ def _progress_of(name: str) -> OnProgress:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit code: 0, 1 (could not write), 2 (used wrongly), 130 (Ctrl-C)."""
+    """Returns the exit code: 0, 1 (write error), 2 (usage error), 130 (Ctrl-C)."""
     args = _parser().parse_args(argv)
     try:
         require_empty(args.dest)
@@ -86,12 +91,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     except (OSError, BrokenExecutor) as error:
         print(
-            f"makedata: writing {args.dest}: {error}; what is there is incomplete, delete it",
+            f"makedata: cannot write {args.dest}: {error}. Delete the incomplete folder.",
             file=sys.stderr,
         )
         return 1
     except KeyboardInterrupt:
-        print(f"\nmakedata: stopped; {args.dest} is incomplete, delete it", file=sys.stderr)
+        print(f"\nmakedata: stopped. Delete the incomplete folder {args.dest}.", file=sys.stderr)
         return 130
     return 0
 

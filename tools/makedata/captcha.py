@@ -1,8 +1,8 @@
 """CAPTCHA-like images, 320x160 RGB: images/*.jpg and labels.csv with two keypoints each.
 
-labels.csv: path,x1,y1,x2,y2,label. (x, y) are the column and row of the icon's centre, (0, 0) being the first pixel.
-The first keypoint is a magenta icon, the second a cyan one, both of the shape subject.SHAPES[label]; gray icons are
-decoys.
+labels.csv has the columns path,x1,y1,x2,y2,label. (x, y) are the column and row of the center of an
+icon; (0, 0) is the first pixel. The first keypoint is a magenta icon and the second a cyan one,
+both of the shape subject.SHAPES[label]. Gray icons are decoys.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ def _icon(
     canvas.labels.paste(label, mask=mask)
 
 
-def _places(rng: np.random.Generator) -> list[tuple[float, float]]:
-    """One place in the left half and one in the right half, in random order, wholly inside the image."""
+def _positions(rng: np.random.Generator) -> list[tuple[float, float]]:
+    """Returns a position in each half, in random order, fully inside the image."""
     margin = RADIUS + 5
     xs = [
         float(rng.uniform(margin, WIDTH / 2 - margin)),
         float(rng.uniform(WIDTH / 2 + margin, WIDTH - margin)),
     ]
     ys = rng.uniform(margin, HEIGHT - margin, 2).tolist()
-    places = [(round(x, 2), round(y, 2)) for x, y in zip(xs, ys, strict=True)]
-    return places if rng.random() < 0.5 else places[::-1]
+    positions = [(round(x, 2), round(y, 2)) for x, y in zip(xs, ys, strict=True)]
+    return positions if rng.random() < 0.5 else positions[::-1]
 
 
 def _one(task: _Task) -> tuple[str | float | int, ...]:
@@ -67,12 +67,12 @@ def _one(task: _Task) -> tuple[str | float | int, ...]:
         at = (float(rng.uniform(0, WIDTH)), float(rng.uniform(0, HEIGHT)))
         _icon(canvas, rng, shape=str(rng.choice(SHAPES)), at=at, rgb=_DECOY)
     label = int(rng.integers(len(SHAPES)))
-    places = _places(rng)
-    for at, rgb in zip(places, COLORS, strict=True):
+    positions = _positions(rng)
+    for at, rgb in zip(positions, COLORS, strict=True):
         _icon(canvas, rng, shape=SHAPES[label], at=at, rgb=rgb)
     name = f"{task.index:06d}.jpg"
     render(canvas, rng).save(task.folder / name, quality=QUALITY)
-    return f"images/{name}", *places[0], *places[1], label
+    return f"images/{name}", *positions[0], *positions[1], label
 
 
 def make(
@@ -83,7 +83,7 @@ def make(
     jobs: int = 1,
     on_progress: run.OnProgress = run.ignore_progress,
 ) -> run.Made:
-    """n images; labels.csv is written last."""
+    """Writes n images, then labels.csv."""
     run.start(dest, n=n, seed=seed, jobs=jobs)
     (dest / "images").mkdir()
     rows = run.run(

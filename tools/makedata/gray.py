@@ -1,4 +1,4 @@
-"""Small gray images in class folders: train/<class>/*.jpg, val/<class>/*.jpg, 128x128, one component."""
+"""Small gray images in class folders: train/<class>/*.jpg and val/<class>/*.jpg, 128x128."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from fastload._tools.scenes.scene import random_scene
 from fastload._tools.scenes.subject import class_names, paint_subject
 
 SIDE = 128
-# Real photographs made gray and 128x128 have 2.8 bits per pixel in the middle (p25 2.3, p75 3.4; n = 300, the corpus
-# of photo.py): shrinking packs detail, dropping the colors saves about 0.3.
+# Real photographs converted to gray and 128x128 have a median of 2.8 bits per pixel (p25 2.3, p75
+# 3.4; n = 300, the corpus of photo.py). Shrinking increases the detail; dropping the colors saves
+# about 0.3.
 _SHRINK, _COLOR_BITS = 1.1, 0.45
 
 
@@ -45,7 +46,7 @@ def make(
     n_classes: int = 10,
     on_progress: run.OnProgress = run.ignore_progress,
 ) -> run.Made:
-    """n images to train on and n // 5 (at least one) to validate with; image i is of class i % n_classes."""
+    """Writes n training and max(1, n // 5) validation images of classes i % n_classes."""
     classes = tuple(class_names(n_classes))
     run.start(dest, n=n, seed=seed, jobs=jobs)
     tasks = []

@@ -1,8 +1,10 @@
-"""nuScenes-like data: six cameras of 1600x900 around a car, their matrices, and a bird's eye (BEV) mask per sample.
+"""nuScenes-like data: six cameras around a car, their matrices, and a bird's-eye-view mask.
 
-samples/<CAMERA>/*.jpg, bev/<token>.png and samples.json, one simplified index instead of nuScenes' thirteen tables.
-The mask is 200x200, 0.5 m a cell, one channel of class ids (see CLASSES); row 0 is 50 m ahead, column 0 is 50 m to the
-left, so cell (r, c) has its middle at x = 49.75 - r / 2, y = 49.75 - c / 2 of the ego frame (x forward, y left, z up).
+The images are 1600x900: samples/<CAMERA>/*.jpg, bev/<token>.png and samples.json, one simplified
+index instead of the thirteen tables of nuScenes. The mask is 200x200 with 0.5 m per cell and one
+channel of class ids (see CLASSES). Row 0 is 50 m ahead and column 0 is 50 m to the left, so cell
+(r, c) has its center at x = 49.75 - r / 2, y = 49.75 - c / 2 of the ego frame (x forward, y left,
+z up).
 """
 
 from __future__ import annotations
@@ -37,7 +39,8 @@ WIDTH, HEIGHT = 1600, 900
 CLASSES = ("background", "drivable_area", "ped_crossing", "divider", "vehicle")
 _BACKGROUND, _DRIVABLE, _CROSSING, _DIVIDER, _VEHICLE = range(len(CLASSES))
 CELLS, CELL_M = 200, 0.5
-# name: yaw in degrees, focal length in pixels, place in metres (about as on nuScenes' cars: the back camera sees wider)
+# name: yaw in degrees, focal length in pixels, position in meters (similar to the cars of nuScenes,
+# whose back camera has a wider view)
 _CAMERAS = {
     "CAM_FRONT": (0, 1266, (1.70, 0.0, 1.51)),
     "CAM_FRONT_RIGHT": (-56, 1260, (1.55, -0.49, 1.50)),
@@ -60,7 +63,7 @@ class _Task:
 
 @dataclass(frozen=True, slots=True)
 class _Ground:
-    """A polygon (n, 2) on the ground: what it is in the mask and which paint it has in the images."""
+    """A polygon (n, 2) on the ground: its class in the mask and its paint in the images."""
 
     corners: Array
     class_id: int
@@ -69,7 +72,7 @@ class _Ground:
 
 @dataclass(frozen=True, slots=True)
 class _World:
-    """What stands and lies round the car in one sample."""
+    """The surroundings of the car in one sample."""
 
     ground: tuple[_Ground, ...]
     cars: tuple[Box, ...]
@@ -79,7 +82,7 @@ class _World:
 
 
 def _strip(*, yaw: float, along: tuple[float, float], across: tuple[float, float]) -> Array:
-    """A rectangle (4, 2) in a frame turned left by yaw about the car: from-to along and across it, in metres."""
+    """Returns a rectangle (4, 2), in meters, in a frame rotated left by yaw."""
     (a0, a1), (b0, b1) = along, across
     corners = np.array([[a0, b0], [a1, b0], [a1, b1], [a0, b1]])
     return np.asarray(corners @ rotation(yaw=yaw)[:2, :2].T)
@@ -88,7 +91,7 @@ def _strip(*, yaw: float, along: tuple[float, float], across: tuple[float, float
 def _marks(
     rng: np.random.Generator, *, yaw: float, edges: tuple[float, float], crossing: float
 ) -> Iterator[_Ground]:
-    """Dividers and one zebra crossing of a road whose sides are `edges` metres to the left of the car."""
+    """Yields dividers and a zebra crossing of a road with `edges` meters to the left."""
     right, left = edges
     zebra = (crossing, crossing + 3.5)
     lane = (left - right) / round((left - right) / 3.4)
@@ -120,7 +123,7 @@ def _world(rng: np.random.Generator) -> _World:
     turn = rotation(yaw=yaw)[:2, :2]
     cars = []
     for slot in rng.choice(10, int(rng.integers(3, 8)), replace=False):
-        along = -46.0 + 8 * float(slot) + (14 if slot >= 5 else 0)  # no car where the cameras stand
+        along = -46.0 + 8 * float(slot) + (14 if slot >= 5 else 0)  # no car at the cameras
         x, y = turn @ (along + rng.uniform(0, 2), rng.uniform(edges[0] + 1.2, edges[1] - 1.2))
         cars.append(car(rng, x=float(x), y=float(y), yaw=yaw + float(rng.normal(0, 0.03))))
     others: list[Box | Tree] = []
@@ -192,7 +195,8 @@ def _one(task: _Task) -> dict[str, object]:
     cams: dict[str, object] = {}
     for name in CAMERAS:
         camera = _camera(name, rng)
-        filename = f"samples/{name}/n008-2018-08-01-15-16-36-0400__{name}__{timestamp + 1000 * CAMERAS.index(name)}.jpg"
+        shot_us = timestamp + 1000 * CAMERAS.index(name)
+        filename = f"samples/{name}/n008-2018-08-01-15-16-36-0400__{name}__{shot_us}.jpg"
         _shoot(camera, world, rng, paints=paints).save(task.dest / filename, quality=QUALITY)
         matrices = {
             "camera_intrinsic": camera.intrinsic.tolist(),
@@ -213,7 +217,7 @@ def make(
     jobs: int = 1,
     on_progress: run.OnProgress = run.ignore_progress,
 ) -> run.Made:
-    """n samples of six images and one mask; samples.json is written last."""
+    """Writes n samples of six images and one mask, then samples.json."""
     run.start(dest, n=n, seed=seed, jobs=jobs)
     for folder in (*(f"samples/{name}" for name in CAMERAS), "bev"):
         (dest / folder).mkdir(parents=True)

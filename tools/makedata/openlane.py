@@ -1,8 +1,9 @@
-"""OpenLane-like data: 1920x1280 JPEGs of roads, and per image one JSON with 3D lane lines and the camera's matrices.
+"""OpenLane-like data: 1920x1280 road images, each with a JSON of 3D lane lines and camera matrices.
 
-images/<split>/<segment>/<timestamp>.jpg and annotations/<split>/<segment>/<timestamp>.json. As in OpenLane
-(Waymo's axes): `xyz` is in the camera's place with x forward, y left, z up; `extrinsic` takes it to the car; and
-uv = K @ (-y, -z, x) / x. Points that are covered or outside the image have visibility 0.
+images/<split>/<segment>/<timestamp>.jpg and annotations/<split>/<segment>/<timestamp>.json. As in
+OpenLane (with the axes of Waymo), `xyz` is relative to the camera with x forward, y left, z up;
+`extrinsic` transforms it to the car; and uv = K @ (-y, -z, x) / x. Points that are hidden or
+outside the image have visibility 0.
 """
 
 from __future__ import annotations
@@ -34,27 +35,22 @@ from tools.makedata.street import (
 WIDTH, HEIGHT = 1920, 1280
 FRAMES_PER_SEGMENT = 4
 _FIRST_TIMESTAMP, _FRAME_US = 150_723_473_000_000, 100_000
-_FIRST_M, _LAST_M = 3.0, 110.0  # the lane lines begin and end so far ahead
+_FIRST_M, _LAST_M = 3.0, 110.0  # start and end of the lane lines ahead of the car
 _LINE_M, _DASH_M, _PERIOD_M = 0.18, 3.5, 10.0
-WHITE_DASH, WHITE_SOLID, YELLOW_SOLID, LEFT_CURB, RIGHT_CURB = (
-    1,
-    2,
-    8,
-    20,
-    21,
-)  # OpenLane's categories
+# Categories of OpenLane.
+WHITE_DASH, WHITE_SOLID, YELLOW_SOLID, LEFT_CURB, RIGHT_CURB = 1, 2, 8, 20, 21
 
 
 @dataclass(frozen=True, slots=True)
 class Road:
-    """One road: where its middle goes and which lines lie beside it. Lengths in metres, offsets to the left."""
+    """The course of a road and its lane lines. Lengths are in meters, offsets to the left."""
 
     curve: float  # 1/m
     climb: float  # 1/m
     lines: tuple[tuple[float, int], ...]  # offset, category; from left to right
 
     def at(self, x: Array, offset: float, *, shift: float) -> Array:
-        """Points (n, 3) of the line `offset` to the left of the middle, for a car `shift` to the left of it."""
+        """Returns points (n, 3) of a line. Car and line are left of the middle."""
         y = offset - shift + self.curve * x**2 / 2
         return np.stack([x, y, self.climb * x**2 / 2], axis=1)
 
@@ -74,7 +70,7 @@ def _road(rng: np.random.Generator) -> Road:
         category = YELLOW_SOLID if k == n_left else WHITE_SOLID if k == -n_right else WHITE_DASH
         lines.append((k * lane, category))
     lines.append((-n_right * lane - 0.9, RIGHT_CURB))
-    # climb stays below 2e-4: a steeper crest would hide the road's end, which is drawn without regard to that
+    # climb stays below 2e-4: a steeper crest would hide the end of the road, which is drawn anyway
     return Road(
         curve=float(rng.normal(0, 1.2e-3)),
         climb=float(rng.uniform(-1.6e-4, 1.6e-4)),
@@ -101,7 +97,7 @@ def _ribbon(road: Road, x: Array, left: float, right: float, shift: float) -> Ar
 def _draw_road(
     canvas: Canvas, camera: Camera, rng: np.random.Generator, *, road: Road, shift: float
 ) -> list[int]:
-    """Draws asphalt and lines; returns the labels at which a lane line counts as seen."""
+    """Draws asphalt and lines; returns the labels at which a lane line is visible."""
     x = np.geomspace(camera.place[0] + 1.2, _LAST_M, 80)
     names = ("asphalt", "paint", "yellow", "concrete")
     asphalt, white, yellow, curb = (canvas.add(material(name, rng, depth=0.03)) for name in names)
@@ -124,7 +120,7 @@ def _draw_road(
 
 
 def _things(rng: np.random.Generator, *, road: Road, shift: float) -> list[Box | Tree]:
-    """Trees and houses beside the road, cars on its lanes."""
+    """Returns trees and houses next to the road and cars on its lanes."""
 
     def spot(x: float, offset: float) -> tuple[float, float, float]:
         x, y, z = road.at(np.array([x]), offset, shift=shift)[0].tolist()
@@ -144,7 +140,7 @@ def _things(rng: np.random.Generator, *, road: Road, shift: float) -> list[Box |
     inner = [offset for offset, _ in road.lines[1:-1]]
     for slot in rng.choice(
         8, int(rng.integers(0, 5)), replace=False
-    ):  # 9 metres each: no car inside another
+    ):  # 9 meters per slot, so that cars do not overlap
         k = int(rng.integers(len(inner) - 1))
         x, y, z = spot(
             14 + 9 * float(slot) + float(rng.uniform(0, 2)), (inner[k] + inner[k + 1]) / 2
@@ -154,7 +150,7 @@ def _things(rng: np.random.Generator, *, road: Road, shift: float) -> list[Box |
 
 
 def _attribute(rank: int) -> int:
-    """OpenLane's place of a line: 1 left-left, 2 left, 3 right, 4 right-right, 0 elsewhere; rank 0 is the left one."""
+    """Maps the rank of a line (0: the nearest on the left) to OpenLane's 1 to 4, or 0."""
     return {1: 1, 0: 2, -1: 3, -2: 4}.get(rank, 0)
 
 
@@ -223,7 +219,7 @@ def make(
     jobs: int = 1,
     on_progress: run.OnProgress = run.ignore_progress,
 ) -> run.Made:
-    """n frames, four to a segment; every fourth segment is for validation."""
+    """Writes n frames, four per segment; every fourth segment is for validation."""
     run.start(dest, n=n, seed=seed, jobs=jobs)
     run.run(_one, [_Task(dest, seed, i) for i in range(n)], jobs=jobs, on_progress=on_progress)
     return run.finish("openlane", dest, n_samples=n)

@@ -1,6 +1,7 @@
-"""Streets seen by cameras: projection, things on the ground, boxes (cars, houses), the backdrop.
+"""Streets seen by cameras: projection, ground polygons, boxes (cars, houses), trees, the backdrop.
 
-Ego frame: x forward, y left, z up, metres, z = 0 on the ground under the car. Camera frame: x right, y down, z forward.
+Ego frame: x forward, y left, z up, in meters, with z = 0 on the ground under the car. Camera frame:
+x right, y down, z forward.
 """
 
 from __future__ import annotations
@@ -15,24 +16,24 @@ from numpy.typing import NDArray
 from fastload._tools.scenes.scene import Canvas, Region, blob, material, ridge
 
 Array: TypeAlias = NDArray[np.float64]
-NEAR_M = 1.0  # what is nearer to the camera than this is cut off
-# Columns: the camera's axes (x right, y down, z forward) in a frame with x forward, y left, z up.
+NEAR_M = 1.0  # closer objects are clipped
+# Columns: the camera axes (x right, y down, z forward) in a frame with x forward, y left, z up.
 OPTICAL = np.array([[0.0, 0.0, 1.0], [-1.0, 0.0, 0.0], [0.0, -1.0, 0.0]])
 
 
 def rotation(*, yaw: float = 0.0, pitch: float = 0.0) -> Array:
-    """Rotation of a frame with x forward, y left, z up: first nose down by `pitch`, then left by `yaw` (radians)."""
+    """Returns the rotation in the ego frame: pitch down, then yaw left (radians)."""
     cy, sy, cp, sp = np.cos(yaw), np.sin(yaw), np.cos(pitch), np.sin(pitch)
-    turn, nod = (
+    yaw_matrix, pitch_matrix = (
         np.array([[cy, -sy, 0], [sy, cy, 0], [0, 0, 1]]),
         np.array([[cp, 0, sp], [0, 1, 0], [-sp, 0, cp]]),
     )
-    return np.asarray(turn @ nod)
+    return np.asarray(yaw_matrix @ pitch_matrix)
 
 
 @dataclass(frozen=True, slots=True)
 class Camera:
-    """A pinhole camera: intrinsic matrix (3, 3) and the pose (4, 4) from its frame into the ego frame."""
+    """A pinhole camera: intrinsic matrix (3, 3) and pose (4, 4) to the ego frame."""
 
     width: int
     height: int
@@ -44,16 +45,16 @@ class Camera:
         return self.to_ego[:3, 3]
 
     def into(self, points: Array) -> Array:
-        """Ego points (n, 3) in the camera's frame."""
+        """Transforms ego points (n, 3) to the camera frame."""
         return (points - self.place) @ self.to_ego[:3, :3]
 
     def project(self, points: Array) -> Array:
-        """Points (n, 3) of the camera's frame to pixels (n, 2); they must lie in front of it."""
+        """Projects points (n, 3) of the camera frame with positive depth to pixels (n, 2)."""
         flat = points @ self.intrinsic.T
         return np.asarray(flat[:, :2] / flat[:, 2:])
 
     def outline(self, corners: Array) -> Array:
-        """The picture (m, 2) of a convex or thin polygon of ego points, cut at NEAR_M; m = 0 if nothing is in front."""
+        """Projects a polygon of ego points, clipped at NEAR_M; empty if invisible."""
         seen = self.into(corners)
         out = []
         for a, b in zip(seen, np.roll(seen, -1, axis=0), strict=True):
@@ -64,7 +65,7 @@ class Camera:
         return self.project(np.array(out)) if len(out) >= 3 else np.empty((0, 2))
 
     def horizon(self) -> float:
-        """The row (as a share of the height) of points far away at the camera's own height, straight ahead."""
+        """Returns the row of the horizon straight ahead, as a fraction of the height."""
         ahead = self.to_ego[:3, :3] @ np.array([0.0, 0.0, 1.0])
         ahead[2] = 0
         return float(self.project(self.into(self.place + ahead[None] * 1e4))[0, 1]) / self.height
@@ -72,7 +73,7 @@ class Camera:
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A car or a house standing on the ground; z is the height of its foot."""
+    """A car or a house on the ground; z is the height of its base."""
 
     x: float
     y: float
@@ -85,7 +86,7 @@ class Box:
     windows: Region
 
     def footprint(self) -> Array:
-        """The four corners (4, 2) on the ground, clockwise seen from above."""
+        """Returns the four corners (4, 2) on the ground, clockwise from above."""
         half = np.array([[1, 1], [1, -1], [-1, -1], [-1, 1]]) * [self.length / 2, self.width / 2]
         c, s = np.cos(self.yaw), np.sin(self.yaw)
         return np.asarray(half @ np.array([[c, s], [-s, c]]) + [self.x, self.y])
@@ -93,7 +94,7 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """A trunk and a crown; `shape` seeds the crown's outline, so that every camera sees the same tree."""
+    """A trunk and a crown; `shape` seeds the outline, so that every camera sees the same tree."""
 
     x: float
     y: float
@@ -105,7 +106,7 @@ class Tree:
 
 
 def car(rng: np.random.Generator, *, x: float, y: float, z: float = 0.0, yaw: float = 0.0) -> Box:
-    """A car, or one time in six a van."""
+    """Makes a car, or a van in one of six cases."""
     size = np.array((5.8, 2.1, 2.5) if rng.random() < 1 / 6 else (4.5, 1.85, 1.5))
     paint = material(str(rng.choice(("metal", "white", "black", "red", "denim", "metal"))), rng)
     paint = replace(paint, kind="stone", gain=2.5, shade=16.0)
@@ -115,7 +116,7 @@ def car(rng: np.random.Generator, *, x: float, y: float, z: float = 0.0, yaw: fl
 
 
 def house(rng: np.random.Generator, *, x: float, y: float) -> Box:
-    """A house of 8 to 20 metres."""
+    """Makes a house with a length of 8 to 20 meters."""
     wall = material(str(rng.choice(("brick", "concrete", "wall", "concrete"))), rng)
     length, width, height = (float(v) for v in rng.uniform((8, 6, 5), (20, 12, 16)))
     return Box(
@@ -132,25 +133,25 @@ def house(rng: np.random.Generator, *, x: float, y: float) -> Box:
 
 
 def tree(rng: np.random.Generator, *, x: float, y: float) -> Tree:
-    """A tree of 4 to 9 metres."""
+    """Makes a tree with a height of 4 to 9 meters."""
     trunk, crown = material("wood", rng), material("foliage", rng)
     return Tree(x, y, 0.0, float(rng.uniform(4, 9)), trunk, crown, shape=int(rng.integers(2**31)))
 
 
 def draw_ground(canvas: Canvas, camera: Camera, corners: Array, label: int) -> None:
-    """A polygon of ego points (n, 3), seen by the camera."""
+    """Draws a polygon of ego points (n, 3)."""
     outline = camera.outline(corners)
     if len(outline):
         canvas.polygon(outline, label)
 
 
 def _side(a: Array, b: Array, low: float, high: float) -> Array:
-    """The upright rectangle over the ground line a-b."""
+    """Returns the vertical rectangle over the ground line a-b."""
     return np.array([[*a, low], [*b, low], [*b, high], [*a, high]])
 
 
 def _draw_box(canvas: Canvas, camera: Camera, box: Box, *, depth: float) -> None:
-    """The visible sides, each in its own light, dark at the foot, with a band of windows."""
+    """Draws the visible sides with different brightness, a dark base and a band of windows."""
     foot = box.footprint()
     eye = camera.place
     body = replace(box.region, depth=depth)
@@ -163,7 +164,7 @@ def _draw_box(canvas: Canvas, camera: Camera, box: Box, *, depth: float) -> None
     low, high = box.z + min(0.3, 0.15 * box.height), box.z + box.height
     for i, (a, b) in enumerate(zip(foot, np.roll(foot, -1, axis=0), strict=True)):
         outward = np.array([a[1] - b[1], b[0] - a[0]])
-        if outward @ (eye[:2] - a) <= 0:  # turned away
+        if outward @ (eye[:2] - a) <= 0:  # faces away from the camera
             continue
         draw_ground(canvas, camera, _side(a, b, box.z, low), dark)
         draw_ground(canvas, camera, _side(a, b, low, high), light[i])
@@ -196,7 +197,7 @@ def _draw_tree(canvas: Canvas, camera: Camera, tree: Tree, *, depth: float) -> N
 
 
 def draw_things(canvas: Canvas, camera: Camera, things: Sequence[Box | Tree]) -> None:
-    """All that is in front of the camera, the farthest first, so that near things cover far ones."""
+    """Draws visible objects, the farthest first, so that near ones cover far ones."""
     ahead = [(float(camera.into(np.array([[t.x, t.y, t.z]]))[0, 2]), t) for t in things]
     for distance, thing in sorted(ahead, key=lambda pair: -pair[0]):
         if distance < 2 * NEAR_M:
@@ -209,7 +210,7 @@ def draw_things(canvas: Canvas, camera: Camera, things: Sequence[Box | Tree]) ->
 
 
 def backdrop(camera: Camera, rng: np.random.Generator, *, sky: Region, ground: Region) -> Canvas:
-    """Sky, one or two lines of trees far away, and ground up to the horizon."""
+    """Draws sky, one or two distant rows of trees, and the ground up to the horizon."""
     canvas = Canvas(camera.width, camera.height, sky)
     level = camera.horizon()
     for step in range(int(rng.integers(1, 3))):
