@@ -1,4 +1,4 @@
-"""A stand-in for the NVIDIA driver's library, compiled by the tests: the real binding (nvidia-ml-py) loads it as libnvidia-ml.so.1."""
+"""A stub of NVML that the tests compile. nvidia-ml-py loads it as libnvidia-ml.so.1."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-# Two GPUs. gpu 0: 96 % always, throttled by power and heat. gpu 1: 100 % and 0 % in turns. What else it does, NVML_STUB says.
+# Two GPUs. GPU 0 is at 96 % and throttled by power and heat. GPU 1 alternates between 100 % and 0 %.
+# The environment variable NVML_STUB selects faults.
 SOURCE = r"""
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,7 +19,7 @@ SOURCE = r"""
 typedef int R; typedef struct { int index, part; } Dev; typedef unsigned long long U64;
 static Dev devices[2] = {{0, 0}, {1, 0}}, parts[2] = {{0, 1}, {0, 2}};
 static int calls = 0, up = 0;
-static int has(const char *word) { const char *said = getenv("NVML_STUB"); return said && strstr(said, word) != NULL; }
+static int has(const char *word) { const char *faults = getenv("NVML_STUB"); return faults && strstr(faults, word) != NULL; }
 static R gone(Dev *d) {
     if (!up) return 1;
     return has("gone") && d->index == 1 && calls > 12 ? 15 : 0;
@@ -61,14 +62,14 @@ R nvmlDeviceGetMemoryInfo_v2(Dev *h, void *m) {
 }
 R nvmlDeviceGetTotalEnergyConsumption(Dev *h, U64 *mj) {
     struct timespec now; DEV(h) clock_gettime(CLOCK_MONOTONIC, &now);
-    *mj = (U64)(400000.0 * (now.tv_sec + now.tv_nsec / 1e9)); return 0;         /* 400 W, not the 300 W that power says */
+    *mj = (U64)(400000.0 * (now.tv_sec + now.tv_nsec / 1e9)); return 0;         /* 400 W; the power reading is 300 W */
 }
 #endif
 """
 
 
 def compiled(folder: Path, *flags: str) -> Path:
-    """A folder for LD_LIBRARY_PATH."""
+    """Compiles the stub and returns the folder for LD_LIBRARY_PATH."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         pytest.skip("not run: no C compiler")
@@ -90,6 +91,6 @@ def compiled(folder: Path, *flags: str) -> Path:
     return folder
 
 
-def environment(library: Path, behaviour: str = "") -> dict[str, str]:
-    """Of a process that finds this library, and is told how it behaves."""
-    return {**os.environ, "LD_LIBRARY_PATH": str(library), "NVML_STUB": behaviour}
+def environment(library: Path, faults: str = "") -> dict[str, str]:
+    """Returns the environment of a process that loads the stub with these faults."""
+    return {**os.environ, "LD_LIBRARY_PATH": str(library), "NVML_STUB": faults}

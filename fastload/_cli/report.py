@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from fastload._cli.options import Commands, add_command
-from fastload._cli.output import print_json
+from fastload._cli.output import ProgressLine, print_json
 
 
 def add(commands: Commands) -> None:
@@ -43,7 +43,10 @@ def add(commands: Commands) -> None:
 def run(options: argparse.Namespace) -> int:
     from fastload._tools.report import write_report
 
-    diagnosis, written = write_report(options.files, options.out, png=options.png)
+    with ProgressLine("writing plots", quiet=options.json) as line:
+        diagnosis, written = write_report(
+            options.files, options.out, png=options.png, on_progress=line.update_of
+        )
     if options.json:
         print_json({"written": [str(path) for path in written], "diagnosis": diagnosis.as_json()})
     else:

@@ -1,7 +1,8 @@
-"""The chart engine: a plot is a list of shapes with colors by name; ``svg`` and ``write_png`` draw the same shapes.
+"""The chart engine of reports and benchmarks.
 
-Reports and benchmarks build plots from these. SVG takes its colors from CSS variables, so that light and dark are one drawing;
-PNG is drawn with Pillow: no browser, no matplotlib.
+A plot is a list of shapes with named colors, drawn as SVG (``svg``) or PNG (``write_png``). SVG
+takes its colors from CSS variables, so that one drawing serves light and dark pages. PNG needs
+Pillow only, neither a browser nor matplotlib.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
     from PIL import Image, ImageDraw
 
 Point = tuple[float, float]
-# Okabe and Ito's colors, which color-blind readers tell apart. Work is blue and green, waiting is orange, pauses are purple.
-# name: (light, dark)
+# (light, dark) by name. The palette of Okabe and Ito is safe for color-blind readers. Work is blue
+# and green, waiting is orange, pauses are purple.
 COLORS = {
     "page": ("#f6f7f9", "#0f1419"),
     "card": ("#ffffff", "#181f27"),
@@ -48,15 +49,15 @@ STAGE_COLORS = {
     "backward": "backward",
     "optimizer": "optimizer",
 }
-PNG_SCALE = 2  # pixels per unit: sharp on paper and on fine screens
+PNG_SCALE = 2  # pixels per unit, for print and high-resolution screens
 PNG_MARGIN = 20
-PNG_SMOOTH = 2  # Pillow draws polygons without smoothing
+PNG_SMOOTH = 2  # supersampling, because Pillow draws polygons without antialiasing
 _ANCHORS = {"start": "ls", "middle": "ms", "end": "rs"}
 
 
 @dataclass(frozen=True, slots=True)
 class Rect:
-    """A filled box; ``title`` is shown when the mouse rests on it."""
+    """A filled rectangle. ``title`` is its tooltip."""
 
     x: float
     y: float
@@ -104,7 +105,7 @@ Shape = Rect | Area | Line | Text
 
 @dataclass
 class Plot:
-    """Shapes on a sheet. ``description`` is the alternative text."""
+    """A list of shapes. ``description`` is the alternative text."""
 
     name: str
     width: float
@@ -113,13 +114,13 @@ class Plot:
     shapes: list[Shape] = field(default_factory=list)
 
     def add(self, *shapes: Shape) -> None:
-        """Later ones lie on top."""
+        """Adds shapes on top of the existing ones."""
         self.shapes.extend(shapes)
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Values → places along an axis; values outside are held at its ends."""
+    """Maps values to positions on an axis. Values outside the axis are clipped to its ends."""
 
     low: float
     high: float
@@ -136,7 +137,7 @@ class Scale:
 
 
 def ticks(low: float, high: float, most: int = 5) -> list[float]:
-    """Round numbers between low and high, at most so many."""
+    """Returns round numbers between ``low`` and ``high``, about ``most`` of them."""
     if not high > low:
         return [low]
     step = 10.0 ** math.floor(math.log10((high - low) / most))
@@ -150,7 +151,7 @@ def ticks(low: float, high: float, most: int = 5) -> list[float]:
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Powers of ten; with steps between them where there would be fewer than two."""
+    """Returns powers of ten, and numbers between them if there were fewer than two."""
     span = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 1)
     tens = [10.0**power for power in span if low <= 10.0**power <= high]
     if len(tens) >= 2:
@@ -164,19 +165,19 @@ def log_ticks(low: float, high: float) -> list[float]:
 
 
 def time_label(value: float) -> str:
-    """A tick's own: ``0``, ``50 ms``, ``2 s``."""
+    """Formats a tick: ``0``, ``50 ms``, ``2 s``."""
     if value < 1e-9:
         return "0"
     return f"{value:g} s" if value >= 0.9999 else f"{1e3 * value:.4g} ms"
 
 
 def text_width(text: str, size: float = 12.0) -> float:
-    """About; for labels that must not meet. 0.56 em is the mean of a sans-serif's letters and digits."""
+    """Estimates the width of a label. A sans-serif character is 0.56 em wide on average."""
     return 0.56 * size * len(text)
 
 
 def spread_out(places: list[float], least: float, low: float, high: float) -> list[float]:
-    """Moves labels apart until they are ``least`` from each other, in order, between low and high."""
+    """Moves labels apart to a distance of ``least``, in order and between ``low`` and ``high``."""
     order = sorted(range(len(places)), key=lambda place: places[place])
     moved = list(places)
     for _ in range(40):
@@ -191,38 +192,44 @@ def spread_out(places: list[float], least: float, low: float, high: float) -> li
 
 
 def stage_color(name: str) -> str:
-    """Stages with names of the user's own share one color."""
+    """Returns the color of a stage. Custom stages share one color."""
     return STAGE_COLORS.get(name, "more")
 
 
 def css_variables(dark: bool) -> str:
-    """``--wait: #d55e00; ...``"""
+    """Returns ``--wait: #d55e00; ...``."""
     return " ".join(f"--{name}: {pair[dark]};" for name, pair in COLORS.items())
 
 
 def rgb(name: str, *, dark: bool = False) -> tuple[int, int, int]:
-    """For Pillow."""
     value = COLORS[name][dark]
     return int(value[1:3], 16), int(value[3:5], 16), int(value[5:7], 16)
 
 
 def svg(plot: Plot, *, css: str = "") -> str:
-    """A drawing inside an HTML page that has ``css_variables``; it scales with the page."""
+    """Returns SVG for an HTML page that defines ``css_variables``."""
     body = "".join(_svg_shape(shape) for shape in plot.shapes)
     return (
-        f'<svg class="plot {escape(css)}" data-plot="{escape(plot.name)}" viewBox="0 0 {plot.width:.0f} {plot.height:.0f}" role="img" '
-        f'aria-label="{escape(plot.description)}">{body}</svg>'
+        f'<svg class="plot {escape(css)}" data-plot="{escape(plot.name)}" {_svg_attributes(plot)}>'
+        f"{body}</svg>"
     )
 
 
 def svg_file(plot: Plot) -> str:
-    """A file of its own, with its colors and its font; also for documents that have no ``css_variables``."""
+    """Returns a standalone SVG file with its own colors and font."""
     body = "".join(_svg_shape(shape) for shape in plot.shapes)
     style = f"svg{{{css_variables(False)}}}text{{font-family:system-ui,sans-serif}}"
     dark = f"@media(prefers-color-scheme:dark){{svg{{{css_variables(True)}}}}}"
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {plot.width:.0f} {plot.height:.0f}" width="{plot.width:.0f}" '
-        f'role="img" aria-label="{escape(plot.description)}"><style>{style}{dark}</style>{body}</svg>'
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{plot.width:.0f}" {_svg_attributes(plot)}>'
+        f"<style>{style}{dark}</style>{body}</svg>"
+    )
+
+
+def _svg_attributes(plot: Plot) -> str:
+    return (
+        f'viewBox="0 0 {plot.width:.0f} {plot.height:.0f}" role="img" '
+        f'aria-label="{escape(plot.description)}"'
     )
 
 
@@ -230,22 +237,27 @@ def _svg_shape(shape: Shape) -> str:
     if isinstance(shape, Rect):
         title = f"<title>{escape(shape.title)}</title>" if shape.title else ""
         return (
-            f'<rect x="{shape.x:.1f}" y="{shape.y:.1f}" width="{max(shape.width, 0):.1f}" height="{max(shape.height, 0):.1f}" '
-            f'fill="var(--{shape.fill})"{_opacity(shape.opacity)}>{title}</rect>'
+            f'<rect x="{shape.x:.1f}" y="{shape.y:.1f}" width="{max(shape.width, 0):.1f}" '
+            f'height="{max(shape.height, 0):.1f}" fill="var(--{shape.fill})"'
+            f"{_opacity(shape.opacity)}>{title}</rect>"
         )
     if isinstance(shape, Area):
-        return f'<polygon points="{_points(shape.points)}" fill="var(--{shape.fill})"{_opacity(shape.opacity)}/>'
+        return (
+            f'<polygon points="{_points(shape.points)}" fill="var(--{shape.fill})"'
+            f"{_opacity(shape.opacity)}/>"
+        )
     if isinstance(shape, Line):
         dashed = ' stroke-dasharray="4 3"' if shape.dashed else ""
         return (
-            f'<polyline points="{_points(shape.points)}" fill="none" stroke="var(--{shape.stroke})" stroke-width="{shape.width:.1f}" '
+            f'<polyline points="{_points(shape.points)}" fill="none" '
+            f'stroke="var(--{shape.stroke})" stroke-width="{shape.width:.1f}" '
             f'stroke-linejoin="round"{dashed}/>'
         )
     bold = ' font-weight="600"' if shape.bold else ""
     anchor = f' text-anchor="{shape.anchor}"' if shape.anchor != "start" else ""
     return (
-        f'<text x="{shape.x:.1f}" y="{shape.y:.1f}" font-size="{shape.size:.0f}" fill="var(--{shape.fill})"{anchor}{bold}>'
-        f"{escape(shape.text)}</text>"
+        f'<text x="{shape.x:.1f}" y="{shape.y:.1f}" font-size="{shape.size:.0f}" '
+        f'fill="var(--{shape.fill})"{anchor}{bold}>{escape(shape.text)}</text>'
     )
 
 
@@ -258,7 +270,7 @@ def _opacity(value: float) -> str:
 
 
 def write_png(plot: Plot, path: Path, *, title: str) -> None:
-    """The plot as an image under its title, in the light colors."""
+    """Writes the plot with its title in light colors."""
     from PIL import Image, ImageDraw, ImageFont
 
     factor = PNG_SCALE * PNG_SMOOTH
@@ -290,7 +302,7 @@ def write_png(plot: Plot, path: Path, *, title: str) -> None:
         _titled(small, title).save(path)
     except OSError as error:
         raise ConfigError(
-            f"writing {path}: {error.strerror or error}; give --png a folder that can be written"
+            f"cannot write {path}: {error.strerror or error}. Choose a writable folder with --png."
         ) from error
 
 
@@ -312,7 +324,10 @@ def _titled(image: Image.Image, title: str) -> Image.Image:
 
 
 def _draw_translucent(image: Image.Image, shape: Rect | Area, factor: int) -> None:
-    """Pillow paints over; only a layer of its own can be seen through. As small as the shape: hundreds of them are drawn."""
+    """Draws on a separate layer, because Pillow does not blend when it draws.
+
+    The layer is as small as the shape: a plot has hundreds of them.
+    """
     from PIL import Image, ImageDraw
 
     points = (

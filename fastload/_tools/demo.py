@@ -1,4 +1,4 @@
-"""What `fastload demo` does in Python: load epochs, and train a few steps with the usual loader and with fastload."""
+"""The Python steps of `fastload demo`: load two epochs, then train with torch and with fastload."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from fastload.errors import ConfigError
 if TYPE_CHECKING:
     import torch
 
-MARKER = ".fastload-demo"  # in a folder that a demo made: it may be replaced
+MARKER = ".fastload-demo"  # marks a folder of a demo, which the next demo may delete
 SIDE = 160
 BATCH_SIZE = 32
 
 
 def empty_folder(dest: Path) -> Path:
-    """``dest`` without the files of an earlier demo; raises ConfigError where it holds anything else."""
+    """Deletes the files of an earlier demo in ``dest``. Raises ConfigError for other files."""
     if dest.exists() and not dest.is_dir():
-        raise ConfigError(f"{dest} is a file: name a folder with --dest")
+        raise ConfigError(f"--dest {dest} is a file: expected a folder")
     if dest.is_dir() and any(dest.iterdir()):
         if not (dest / MARKER).exists():
             raise ConfigError(
-                f"{dest} is not empty and was not made by a demo: name another folder with --dest"
+                f"--dest {dest} has files that are not from a demo: choose another folder"
             )
         shutil.rmtree(dest)
     dest.mkdir(parents=True, exist_ok=True)
@@ -49,14 +49,15 @@ class LoadedEpochs:
 
     def __str__(self) -> str:
         lines = [
-            f"epoch {number}: {each.n_images} images in {each.seconds:.2f} s, the last batch {each.last_batch}"
+            f"epoch {number}: {each.n_images} images in {each.seconds:.2f} s, "
+            f"last batch {each.last_batch}"
             for number, each in enumerate(self.epochs)
         ]
         return "\n".join([*lines, self.stats])
 
 
 def load_epochs(packed: Path) -> LoadedEpochs:
-    """Two epochs of random crops."""
+    """Loads two epochs of random crops."""
     import fastload
     from fastload import transforms as T
 
@@ -77,7 +78,10 @@ def load_epochs(packed: Path) -> LoadedEpochs:
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """A few epochs with one loader. The first epoch, in which workers start, is recorded but not counted here."""
+    """A few epochs with one loader.
+
+    The figures exclude the first epoch, in which the workers start.
+    """
 
     loader: str
     metrics: Path
@@ -89,7 +93,7 @@ class Training:
         return (
             f"{self.loader:>8}: {self.n_steps} steps in {self.seconds:.1f} s, "
             f"{self.n_steps * BATCH_SIZE / self.seconds:.0f} images/s, "
-            f"{self.waited_s / self.seconds:.0%} of the time waiting for data"
+            f"{100 * self.waited_s / self.seconds:.0f} % of the time waiting for data"
         )
 
     def as_json(self) -> dict[str, object]:
@@ -97,7 +101,7 @@ class Training:
 
 
 def train(images: Path, packed: Path, dest: Path, *, epochs: int = 3) -> Iterator[Training]:
-    """Trains with both loaders, and records each in a metrics.jsonl."""
+    """Trains with both loaders and writes a metrics file for each."""
     import torch
 
     torch.manual_seed(0)
@@ -130,7 +134,7 @@ def _train_with(name: str, loader: Iterable[Any], metrics: Path, *, epochs: int)
 
 
 class _Model:
-    """A small convolutional net and its optimizer, on the GPU where there is one."""
+    """A small convolutional network with its optimizer, on the GPU if there is one."""
 
     def __init__(self) -> None:
         import torch

@@ -1,4 +1,4 @@
-"""The report: one page that needs nothing, says what the doctor says, and is drawn as a browser should see it."""
+"""The report: one self-contained page with the findings of the doctor, drawn correctly by browsers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PLOTS = {"step-parts", "data-wait", "step-times", "rank-lanes", "utilization"}
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Two ranks, checkpoints, late data, a window of two GPUs: everything there is to draw."""
+    """Two ranks, checkpoints, late data and a window of two GPUs, so that every plot has data."""
     folder = tmp_path_factory.mktemp("run")
     ranks = [
         write(
@@ -49,7 +49,7 @@ def report(files: list[Path]) -> Path:
     return files[0].parent / "report.html"
 
 
-def test_the_page_needs_nothing_and_holds_every_plot_twice(report: Path) -> None:
+def test_page_is_self_contained_and_has_every_plot_in_two_widths(report: Path) -> None:
     text = report.read_text()
     assert not re.search(r"https?://|<script|<link|<img|@import|url\(", text)
     drawn = re.findall(r'<svg class="plot (wide|phone)" data-plot="([a-z-]+)"', text)
@@ -60,7 +60,7 @@ def test_the_page_needs_nothing_and_holds_every_plot_twice(report: Path) -> None
     assert len(text) < 1_000_000
 
 
-def test_every_plot_is_wellformed_and_lies_on_its_sheet(report: Path) -> None:
+def test_every_plot_is_valid_xml_inside_its_view_box(report: Path) -> None:
     for drawing in re.findall(r"<svg.*?</svg>", report.read_text(), re.S):
         root = ElementTree.fromstring(drawing)
         _, _, width, height = map(float, root.attrib["viewBox"].split())
@@ -75,7 +75,7 @@ def test_every_plot_is_wellformed_and_lies_on_its_sheet(report: Path) -> None:
                 assert 0 <= float(shape.attrib["y"]) <= height
 
 
-def test_the_page_says_what_the_doctor_says(files: list[Path], report: Path) -> None:
+def test_page_has_all_findings_of_the_doctor(files: list[Path], report: Path) -> None:
     diagnosis, written = write_report(files, report)
     text = unescape(re.sub(r"<[^>]+>", " ", report.read_text()))
     for finding in diagnosis.findings:
@@ -86,7 +86,7 @@ def test_the_page_says_what_the_doctor_says(files: list[Path], report: Path) -> 
     assert written == [report]
 
 
-def test_text_of_users_is_escaped(tmp_path: Path) -> None:
+def test_text_from_files_is_escaped(tmp_path: Path) -> None:
     rows = rows_of(made(400))
     nasty = "<img src=x onerror=alert(1)>\"'&"
     rows[0] |= {"host": nasty, "gpu": nasty}
@@ -108,7 +108,9 @@ def test_text_of_users_is_escaped(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("foreign", [False, True])
-def test_pngs_on_request(foreign: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_png_option_writes_every_plot(
+    foreign: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = every(made(600), 8, 0.4, data=True)
     path = write(tmp_path / "m.jsonl", foreign_rows(run) if foreign else rows_of(run))
     assert (
@@ -127,16 +129,16 @@ def test_pngs_on_request(foreign: bool, tmp_path: Path, capsys: pytest.CaptureFi
         assert len(colors) > 20
 
 
-def test_places_that_cannot_be_written_are_named_and_the_next_works(tmp_path: Path) -> None:
+def test_unwritable_outputs_are_named_and_the_next_report_works(tmp_path: Path) -> None:
     path = write(tmp_path / "m.jsonl", rows_of(made(100)))
-    with pytest.raises(ConfigError, match="writing the report"):
+    with pytest.raises(ConfigError, match="cannot write report"):
         write_report([path], tmp_path / "no" / "r.html")
     with pytest.raises(ConfigError, match="--png"):
         write_report([path], tmp_path / "r.html", png=path / "plots")
     assert write_report([path], tmp_path / "r.html")[0].healthy
 
 
-def test_two_runs_stand_one_below_the_other(tmp_path: Path) -> None:
+def test_two_runs_appear_one_after_the_other(tmp_path: Path) -> None:
     paths = [
         write(tmp_path / f"b{batch}.jsonl", rows_of(made(300, batch=batch))) for batch in (4, 8)
     ]
@@ -154,11 +156,11 @@ def test_two_runs_stand_one_below_the_other(tmp_path: Path) -> None:
         (3, 3, [3]),
     ],
 )
-def test_ticks_are_round(low: float, high: float, expected: list[float]) -> None:
+def test_ticks_are_round_numbers(low: float, high: float, expected: list[float]) -> None:
     assert ticks(low, high) == pytest.approx(expected)
 
 
-def test_scales_hold_what_is_outside_and_labels_keep_apart() -> None:
+def test_scales_clip_values_and_labels_do_not_overlap() -> None:
     scale = Scale(1, 100, 0, 200, log=True)
     assert [scale(value) for value in (0, 1, 10, 100, 1e9)] == pytest.approx([0, 0, 100, 200, 200])
     assert log_ticks(0.9, 1500) == pytest.approx([1, 10, 100, 1000])
@@ -190,18 +192,19 @@ def test_a_browser_draws_every_plot(
     browser: Browser, report: Path, width: int, css: str, scheme: str
 ) -> None:
     page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)  # type: ignore[arg-type]
-    said: list[str] = []
-    page.on("console", lambda message: said.append(message.text))
-    page.on("pageerror", lambda error: said.append(str(error)))
+    messages: list[str] = []
+    page.on("console", lambda message: messages.append(message.text))
+    page.on("pageerror", lambda error: messages.append(str(error)))
     page.on(
         "request",
-        lambda request: said.append(request.url) if not request.url.startswith("file:") else None,
+        lambda request: (
+            messages.append(request.url) if not request.url.startswith("file:") else None
+        ),
     )
     page.goto(report.as_uri())
-    assert said == []
-    assert (
-        page.evaluate("document.documentElement.scrollWidth") <= width
-    )  # nothing hangs out to the right
+    assert messages == []
+    # Nothing overflows to the right.
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
     seen = page.evaluate("""() => [...document.querySelectorAll('svg.plot')].filter(each => each.getBoundingClientRect().height > 60)
         .map(each => [each.dataset.plot, each.classList[1], each.querySelectorAll('rect, polygon, polyline').length,
                       Math.min(...[...each.querySelectorAll('text')].map(text => text.getBoundingClientRect().height))])""")

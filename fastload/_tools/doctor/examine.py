@@ -54,11 +54,16 @@ def examine(*paths: str | os.PathLike[str]) -> Diagnosis[RecordedRuns]:
     return examine_runs(*read_files(paths))
 
 
-def examine_runs(runs: Sequence[Run], windows: Sequence[Window] = ()) -> Diagnosis[RecordedRuns]:
-    """Diagnoses runs in memory. The first window belongs to the first run, and so on."""
+def examine_runs(
+    runs: Sequence[Run], windows: Sequence[Window] = (), studies: Sequence[Study] | None = None
+) -> Diagnosis[RecordedRuns]:
+    """Diagnoses runs in memory. The first window belongs to the first run, and so on.
+
+    ``studies`` is the result of ``study_runs``, if the caller has it.
+    """
     if not runs:
         return _window_only(windows)
-    studies = [study(case) for case in cases_of(runs, windows)]
+    studies = study_runs(runs, windows) if studies is None else studies
     figures = [figures_of(each.case) for each in studies]
     findings = [
         replace(finding, run=each.case.run.name) if len(runs) > 1 else finding
@@ -83,9 +88,9 @@ def examine_runs(runs: Sequence[Run], windows: Sequence[Window] = ()) -> Diagnos
     )
 
 
-def cases_of(runs: Sequence[Run], windows: Sequence[Window]) -> list[Case]:
+def study_runs(runs: Sequence[Run], windows: Sequence[Window]) -> list[Study]:
     pairs = zip_longest(runs, windows[: len(runs)])
-    return [case_of(run, window) for run, window in pairs]
+    return [study(case_of(run, window)) for run, window in pairs]
 
 
 @dataclass(frozen=True, slots=True)

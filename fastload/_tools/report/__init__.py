@@ -1,16 +1,16 @@
-"""A recorded run as one HTML page with plots, and the plots as PNGs where asked for."""
+"""Writes one HTML page about a recorded run and, optionally, its plots as PNG files."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import zip_longest
 from pathlib import Path
 
-from fastload._tools.doctor.examine import cases_of, examine_runs, study
+from fastload._tools.doctor.examine import examine_runs, study_runs
 from fastload._tools.doctor.finding import Diagnosis, RecordedRuns
 from fastload._tools.doctor.runs import read_files
-from fastload._tools.report.page import WIDE, page, plots_of
+from fastload._tools.report.page import RunSection, draw_figures, page
 from fastload.errors import ConfigError
 
 __all__ = ["write_report"]
@@ -21,17 +21,27 @@ def write_report(
     out: str | os.PathLike[str],
     *,
     png: str | os.PathLike[str] | None = None,
+    on_progress: Callable[[int, int], object] = lambda _done, _total: None,
 ) -> tuple[Diagnosis[RecordedRuns], list[Path]]:
-    """Writes the page to ``out`` and, with ``png``, each plot into that folder. Returns the diagnosis and the files written."""
+    """Writes the page to ``out`` and, with ``png``, each plot to that folder.
+
+    ``on_progress`` receives the number of files written and their total.
+
+    Returns the diagnosis and the written files.
+    """
     runs, windows = read_files(paths)
-    diagnosis = examine_runs(runs, windows)
-    studies = [study(case) for case in cases_of(runs, windows)]
+    studies = study_runs(runs, windows)
+    diagnosis = examine_runs(runs, windows, studies)
+    sections = [
+        RunSection(study, window, draw_figures(study, window))
+        for study, window in zip_longest(studies, windows)
+    ]
     written = [Path(out)]
     try:
-        written[0].write_text(page(diagnosis, studies, windows), encoding="utf-8")
+        written[0].write_text(page(diagnosis, sections), encoding="utf-8")
     except OSError as error:
         raise ConfigError(
-            f"writing the report {out}: {error.strerror or error}; give -o a file that can be written"
+            f"cannot write report {out}: {error.strerror or error}. Choose a writable file with -o."
         ) from error
     if png is not None:
         from fastload._tools.charts import write_png
@@ -41,14 +51,14 @@ def write_report(
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigError(
-                f"making the folder {folder}: {error.strerror or error}; give --png another one"
+                f"cannot create folder {folder}: {error.strerror or error}. "
+                "Choose another one with --png."
             ) from error
-        for place, (each, window) in enumerate(zip_longest(studies, windows)):
-            for title, _, draw in plots_of(each, window):
-                plot = draw(WIDE)
-                if plot is not None:
-                    written.append(
-                        folder / f"{plot.name}{f'-{place + 1}' if len(studies) > 1 else ''}.png"
-                    )
-                    write_png(plot, written[-1], title=title)
+        total = 1 + sum(len(section.figures) for section in sections)
+        for number, section in enumerate(sections, start=1):
+            suffix = f"-{number}" if len(studies) > 1 else ""
+            for figure in section.figures:
+                on_progress(len(written), total)
+                written.append(folder / f"{figure.wide.name}{suffix}.png")
+                write_png(figure.wide, written[-1], title=figure.title)
     return diagnosis, written

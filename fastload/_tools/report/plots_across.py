@@ -1,4 +1,4 @@
-"""Plots across the run: how long steps take, and what the GPUs did in the window."""
+"""Plots without a step axis: the distribution of step times, and GPU utilization over time."""
 
 from __future__ import annotations
 
@@ -21,15 +21,18 @@ from fastload._tools.charts import (
 from fastload._tools.doctor.examine import Study
 from fastload._tools.doctor.runs import Floats, mean_of
 from fastload._tools.monitor.window import GpuWindow, Window
-from fastload._tools.report.plots_along import NARROW
+from fastload._tools.report.plots_along import NARROW, add_grid
 from fastload._tools.report.series import idle_spans, step_times, utilization_of
 
-LANE = 92.0  # height of a GPU's panel
-MOST_LANES = 16
+LANE = 92.0  # height per GPU
+MAX_LANES = 16
 
 
 def histogram(study: Study, width: float) -> Plot:
-    """How often a step took how long; both axes logarithmic, so that ten saves are seen beside ten thousand steps."""
+    """Draws a histogram of step times.
+
+    Both axes are logarithmic, so that ten checkpoints are visible beside ten thousand steps.
+    """
     case = study.case
     times, counts = step_times(case.rank, case.account)
     pauses = [named.seconds for named in study.named if named.seconds > 0]
@@ -46,15 +49,13 @@ def histogram(study: Study, width: float) -> Plot:
         "step-times",
         width,
         230.0,
-        f"Histogram of step times: median {fmt.seconds(typical)}, longest {fmt.seconds(float(times.max()))}",
+        f"Histogram of step times: median {fmt.seconds(typical)}, "
+        f"longest {fmt.seconds(float(times.max()))}",
     )
     x = Scale(low, high, 46, width - 10, log=True)
     y = Scale(0.7, most * 1.5, plot.height - 26, 40, log=True)
-    for value in log_ticks(1, most * 1.2)[:: max(len(log_ticks(1, most * 1.2)) // 4, 1)]:
-        plot.add(
-            Line(((x.start, y(value)), (x.end, y(value))), "grid"),
-            Text(x.start - 6, y(value) + 4, fmt.count(value), "muted", 11, "end"),
-        )
+    counts_shown = log_ticks(1, most * 1.2)
+    add_grid(plot, x, y, counts_shown[:: max(len(counts_shown) // 4, 1)], fmt.count)
     plot.add(
         Text(x.start - 6, y.start + 16, "time", "muted", 11, "end"),
         Text(4, 12, "steps", "muted", 11),
@@ -64,7 +65,8 @@ def histogram(study: Study, width: float) -> Plot:
     for k, count in enumerate(bars):
         if count:
             left, right = x(float(edges[k])), x(float(edges[k + 1]))
-            title = f"{fmt.count(float(count), 'step')}: {fmt.seconds(float(edges[k]))} to {fmt.seconds(float(edges[k + 1]))}"
+            bounds = [fmt.seconds(float(edge)) for edge in edges[k : k + 2]]
+            title = f"{fmt.count(float(count), 'step')}: {bounds[0]} to {bounds[1]}"
             plot.add(
                 Rect(
                     left + 0.5,
@@ -82,7 +84,7 @@ def histogram(study: Study, width: float) -> Plot:
 
 
 def _few(values: list[float], x: Scale) -> list[float]:
-    """Ticks whose labels do not meet."""
+    """Drops ticks whose labels would overlap."""
     kept: list[float] = []
     for value in values:
         if x.start + 10 <= x(value) <= x.end - 14 and (not kept or x(value) - x(kept[-1]) > 52):
@@ -100,7 +102,7 @@ def _median_label(plot: Plot, typical: float, x: Scale, y: Scale) -> None:
 
 
 def _pause_labels(plot: Plot, study: Study, x: Scale, y: Scale, filled: Floats) -> None:
-    """At the bar that is nearest: a save and an evaluation in one step make one bar, behind both."""
+    """Labels the nearest bar. Pauses in the same step share a bar that is longer than each."""
     named = sorted(study.named, key=lambda each: each.seconds)[-4:]
     heights = spread_out(
         [y(float(max(each.times, 1))) - 12 for each in named], 15, y.end + 14, y.start - 20
@@ -110,9 +112,9 @@ def _pause_labels(plot: Plot, study: Study, x: Scale, y: Scale, filled: Floats) 
         at = x(float(filled[np.argmin(np.abs(np.log(filled / took)))])) + 3
         name = each.name.removeprefix("probably ").removeprefix("a ")
         label = (
-            f"{name} {fmt.seconds(each.seconds)} x {each.times}"
+            f"{each.times} x {name} {fmt.seconds(each.seconds)}"
             if plot.width >= NARROW
-            else f"{name[:14]} x {each.times}"
+            else f"{each.times} x {name[:14]}"
         )
         at_end = at + text_width(label, 11) > x.end
         plot.add(
@@ -124,15 +126,15 @@ def _pause_labels(plot: Plot, study: Study, x: Scale, y: Scale, filled: Floats) 
 
 
 def utilization(window: Window, width: float) -> Plot | None:
-    """A panel a GPU; idle seconds are marked below it."""
-    gpus = [gpu for gpu in window.gpus if np.isfinite(utilization_of(gpu)).any()][:MOST_LANES]
+    """Draws one panel per GPU with its idle periods."""
+    gpus = [gpu for gpu in window.gpus if np.isfinite(utilization_of(gpu)).any()][:MAX_LANES]
     if not gpus:
         return None
     plot = Plot(
         "utilization",
         width,
         24 + LANE * len(gpus),
-        "GPU utilization: " + "; ".join(_gpu_words(gpu) for gpu in gpus),
+        "GPU utilization: " + "; ".join(_gpu_title(gpu) for gpu in gpus),
     )
     for row, gpu in enumerate(gpus):
         _gpu_lane(plot, gpu, LANE * row, width)
@@ -151,20 +153,17 @@ def utilization(window: Window, width: float) -> Plot | None:
     return plot
 
 
-def _gpu_words(gpu: GpuWindow) -> str:
+def _gpu_title(gpu: GpuWindow) -> str:
     idle = sum(end - start for start, end in idle_spans(gpu))
-    return f"GPU {gpu.index}: {mean_of(utilization_of(gpu)):.0f} % on average, idle {idle:.1f} s of {float(gpu.t[-1]):.0f} s"
+    average = mean_of(utilization_of(gpu))
+    return f"GPU {gpu.index}: mean {average:.0f} %, idle {idle:.1f} s of {float(gpu.t[-1]):.0f} s"
 
 
 def _gpu_lane(plot: Plot, gpu: GpuWindow, top: float, width: float) -> None:
     x = Scale(0, float(gpu.t[-1]) or 1.0, 46, width - 10)
     y = Scale(0, 100, top + LANE - 10, top + 24)
-    plot.add(Text(x.start, top + 15, _gpu_words(gpu), "text", 12, bold=True))
-    for value in (0, 50, 100):
-        plot.add(
-            Line(((x.start, y(value)), (x.end, y(value))), "grid"),
-            Text(x.start - 6, y(value) + 4, f"{value} %", "muted", 11, "end"),
-        )
+    plot.add(Text(x.start, top + 15, _gpu_title(gpu), "text", 12, bold=True))
+    add_grid(plot, x, y, (0, 50, 100), lambda value: f"{value:.0f} %")
     util = utilization_of(gpu)
     known = np.flatnonzero(np.isfinite(util))
     every = known[:: max(len(known) // int(width), 1)]
@@ -174,32 +173,12 @@ def _gpu_lane(plot: Plot, gpu: GpuWindow, top: float, width: float) -> None:
         Line(tuple(points), "backward", 1.2),
     )
     for start, end in idle_spans(gpu):
+        length = max(x(end) - x(start), 1)
         plot.add(
-            Rect(x(start), y.end, max(x(end) - x(start), 1), y.start - y.end, "wait", 0.16),
-            Rect(
-                x(start),
-                y.start,
-                max(x(end) - x(start), 1),
-                5,
-                "wait",
-                1.0,
-                f"idle {end - start:.1f} s",
-            ),
+            Rect(x(start), y.end, length, y.start - y.end, "wait", 0.16),
+            Rect(x(start), y.start, length, 5, "wait", 1.0, f"idle {end - start:.1f} s"),
         )
     for k in every:
-        if any(
-            part in reason.lower()
-            for reason in gpu.throttle[k] or ()
-            for part in ("therm", "slow", "power", "brake")
-        ):
-            plot.add(
-                Rect(
-                    x(float(gpu.t[k])),
-                    y.end - 3,
-                    2,
-                    3,
-                    "stall",
-                    1.0,
-                    ", ".join(gpu.throttle[k] or ()),
-                )
-            )
+        reasons = ", ".join(gpu.throttle[k] or ())
+        if any(word in reasons.lower() for word in ("therm", "slow", "power", "brake")):
+            plot.add(Rect(x(float(gpu.t[k])), y.end - 3, 2, 3, "stall", 1.0, reasons))

@@ -1,8 +1,8 @@
-"""Plots along the run: parts of the step, waiting for data, ranks."""
+"""Plots along the run: stages of the step, data wait, ranks."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
@@ -27,15 +27,16 @@ from fastload._tools.doctor.examine import Study
 from fastload._tools.doctor.runs import Floats
 from fastload._tools.report.series import Columns, columns, own_columns, position_of
 
-NARROW = 500.0  # below this a plot has its labels above, not beside it
-BESIDE = 160.0  # room for labels beside a plot
-RAILS = 3  # kinds of pauses that are shown
-MARKS = 60  # so many marks of one kind; more would be a bar
-GATE_S = 0.02  # the monitor's gate: data waits below this count as steady
+NARROW = 500.0  # a narrower plot has its labels above it, not beside it
+BESIDE = 160.0  # space for labels beside a plot
+MAX_RAILS = 3  # kinds of pauses in a plot
+MAX_MARKS = 60  # marks per kind of pause; more would merge into a bar
+STEADY_S = 0.02  # data wait below which the gate of the monitor considers a run steady
+STEADY_LABEL = "steady below 20 ms"
 
 
 def step_parts(study: Study, width: float) -> Plot:
-    """Stacked: where each step's time goes, along the run; pauses are marks above."""
+    """Stacks the stages of the step along the run. Pauses are marks above the plot."""
     case = study.case
     narrow = width < NARROW
     shown = columns(case.rank, case.account, int(width / 3))
@@ -49,13 +50,15 @@ def step_parts(study: Study, width: float) -> Plot:
     top = float(np.percentile(steady, 98) if len(steady) else total.max()) * 1.12
     rows = 1 + max((line for _, line in _legend_places(parts, width)), default=0)
     legend = 18 * rows if narrow else 0
-    rails = sorted(study.named, key=lambda each: -each.lost_s)[:RAILS]
+    rails = sorted(study.named, key=lambda each: -each.lost_s)[:MAX_RAILS]
     upper = 12.0 + legend + (28 if narrow else 17) * len(rails)
     label = ", ".join(_label(name, values) for name, values in parts.items())
-    plot = Plot("step-parts", width, upper + 240.0, f"Parts of the step along the run: {label}")
+    plot = Plot("step-parts", width, upper + 240.0, f"Time per step along the run: {label}")
     right = width - (8 if narrow else BESIDE)
-    x, y = Scale(shown.edges[0], shown.edges[-1], 46, right), Scale(0, top, plot.height - 26, upper)
-    _grid(plot, x, y, narrow=narrow)
+    x = Scale(shown.edges[0], shown.edges[-1], 46, right)
+    y = Scale(0, top, plot.height - 26, upper)
+    add_grid(plot, x, y, ticks(y.low, y.high, 4), time_label)
+    _step_axis(plot, x, y.start, narrow=narrow)
     _stack(plot, shown, parts, x, y)
     _warm(plot, shown, x, y)
     for row, named in enumerate(rails):
@@ -65,9 +68,9 @@ def step_parts(study: Study, width: float) -> Plot:
 
 
 def _rail(plot: Plot, study: Study, named: Named, x: Scale, high: float) -> None:
-    """A tick for each pause; its name beside the rail, or above it on a phone."""
+    """Draws a mark per pause. The name is beside the rail, or above it on a phone."""
     plot.add(Line(((x.start, high), (x.end, high)), "grid"))
-    for number in named.iters[:: max(len(named.iters) // MARKS, 1)]:
+    for number in named.iters[:: max(len(named.iters) // MAX_MARKS, 1)]:
         at = x(position_of(study.case.rank, number))
         plot.add(
             Rect(
@@ -99,7 +102,7 @@ def _stack(plot: Plot, shown: Columns, parts: dict[str, Floats], x: Scale, y: Sc
 
 
 def part_color(name: str) -> str:
-    """Data wait is orange, untimed work is gray."""
+    """Returns orange for data wait and gray for time outside the stages."""
     return {"data wait": "wait", "rest of the step": "other"}.get(name) or stage_color(name)
 
 
@@ -111,13 +114,15 @@ def _staircase(edges: Floats, values: Floats, x: Scale, y: Scale) -> list[Point]
     ]
 
 
-def _grid(plot: Plot, x: Scale, y: Scale, *, narrow: bool) -> None:
-    for value in ticks(y.low, y.high, 4):
+def add_grid(
+    plot: Plot, x: Scale, y: Scale, values: Iterable[float], label: Callable[[float], str]
+) -> None:
+    """Draws horizontal grid lines with their labels."""
+    for value in values:
         plot.add(
             Line(((x.start, y(value)), (x.end, y(value))), "grid"),
-            Text(x.start - 6, y(value) + 4, time_label(value), "muted", 11, "end"),
+            Text(x.start - 6, y(value) + 4, label(value), "muted", 11, "end"),
         )
-    _step_axis(plot, x, y.start, narrow=narrow)
 
 
 def _step_axis(plot: Plot, x: Scale, base: float, *, narrow: bool) -> None:
@@ -132,21 +137,21 @@ def _step_axis(plot: Plot, x: Scale, base: float, *, narrow: bool) -> None:
                 "middle" if x(value) < x.end - 20 else "end",
             )
         )
-    plot.add(Text(x.start - 6, base + 16, "step", "muted", 11, "end"))
+    plot.add(Text(x.start - 12, base + 16, "step", "muted", 11, "end"))
 
 
 def _warm(plot: Plot, shown: Columns, x: Scale, y: Scale) -> None:
     end = x(shown.warm_until)
     if end - x.start > 1:
         plot.add(
-            Rect(x.start, y.end, end - x.start, y.start - y.end, "card", 0.65, "warm-up, left out")
+            Rect(x.start, y.end, end - x.start, y.start - y.end, "card", 0.65, "warm-up, excluded")
         )
         if end - x.start > text_width("warm-up", 11):
             plot.add(Text(x.start + 4, y.end + 12, "warm-up", "muted", 11))
 
 
 def _legend_places(parts: dict[str, Floats], width: float) -> list[tuple[float, int]]:
-    """Where each label of a legend above the plot begins: x and line."""
+    """Returns x and line of each label in a legend above the plot."""
     places: list[tuple[float, int]] = []
     at = 46.0
     line = 0
@@ -191,7 +196,10 @@ def _name_parts(
 
 
 def data_wait(study: Study, width: float) -> Plot | None:
-    """Mean and longest wait along the run, on a logarithmic axis: a wait of 6 s and one of 1 ms are both seen."""
+    """Draws the mean and longest wait along the run.
+
+    The axis is logarithmic, so that waits of 1 ms and of 6 s are both visible.
+    """
     case = study.case
     narrow = width < NARROW
     if not case.account.has_data:
@@ -199,9 +207,8 @@ def data_wait(study: Study, width: float) -> Plot | None:
     shown = columns(case.rank, case.account, int(width / 3))
     wait = np.maximum(shown.parts["data wait"], 1e-4)
     longest = np.maximum(shown.wait_max, 1e-4)
-    steady = (
-        shown.edges[1:] > shown.warm_until
-    )  # the first wait of all is seconds, and would press the rest flat
+    # The first wait takes seconds and would flatten the rest of the plot.
+    steady = shown.edges[1:] > shown.warm_until
     top = float(longest[steady].max() if steady.any() else longest.max())
     low = float(10 ** np.floor(np.log10(wait.min())))
     high = float(max(10 ** np.ceil(np.log10(top)), 0.1))
@@ -215,11 +222,7 @@ def data_wait(study: Study, width: float) -> Plot | None:
     right = width - (8 if narrow else BESIDE)
     x = Scale(shown.edges[0], shown.edges[-1], 46, right)
     y = Scale(low, high, plot.height - 26, 22 if narrow else 10, log=True)
-    for value in log_ticks(low, high):
-        plot.add(
-            Line(((x.start, y(value)), (x.end, y(value))), "grid"),
-            Text(x.start - 6, y(value) + 4, time_label(value), "muted", 11, "end"),
-        )
+    add_grid(plot, x, y, log_ticks(low, high), time_label)
     _step_axis(plot, x, y.start, narrow=narrow)
     for k, value in enumerate(longest):
         left, end = x(float(shown.edges[k])), x(float(shown.edges[k + 1]))
@@ -228,8 +231,8 @@ def data_wait(study: Study, width: float) -> Plot | None:
     stairs = _staircase(shown.edges, wait, x, y)
     plot.add(Area((*stairs, *bottom), "wait", 0.25), Line(tuple(stairs), "wait", 1.8))
     _warm(plot, shown, x, y)
-    if low < GATE_S < high:
-        plot.add(Line(((x.start, y(GATE_S)), (x.end, y(GATE_S))), "muted", 1.0, dashed=True))
+    if low < STEADY_S < high:
+        plot.add(Line(((x.start, y(STEADY_S)), (x.end, y(STEADY_S))), "muted", 1.0, dashed=True))
     _wait_labels(
         plot, (float(np.median(wait[-9:])), float(np.median(longest[-9:]))), y, right, narrow=narrow
     )
@@ -245,20 +248,21 @@ def _wait_labels(
             Text(60, 14, "mean", "text", 11),
             Rect(104, 5, 10, 10, "wait", 0.45),
             Text(118, 14, "longest", "text", 11),
-            Text(176, 14, "- - 20 ms: the gate", "muted", 11),
+            Text(176, 14, f"- - {STEADY_LABEL}", "muted", 11),
         )
         return
     labels = ["mean", "longest"]
     places = [y(each) for each in ends]
-    if y.low < GATE_S < y.high:
-        labels = [*labels, "20 ms: the gate"]
-        places = [*places, y(GATE_S)]
+    if y.low < STEADY_S < y.high:
+        labels = [*labels, STEADY_LABEL]
+        places = [*places, y(STEADY_S)]
     for label, place in zip(labels, spread_out(places, 15, y.end + 6, y.start - 4), strict=True):
-        plot.add(Text(right + 8, place + 4, label, "muted" if "gate" in label else "wait", 12))
+        color = "muted" if label == STEADY_LABEL else "wait"
+        plot.add(Text(right + 8, place + 4, label, color, 12))
 
 
 def rank_lanes(case: Case, width: float) -> Plot | None:
-    """A lane a rank: the darker, the more time it needs for itself."""
+    """Draws one lane per rank. A darker color means more time for its own work."""
     if len(case.run.ranks) < 2:
         return None
     narrow = width < NARROW
@@ -272,7 +276,7 @@ def rank_lanes(case: Case, width: float) -> Plot | None:
         "rank-lanes",
         width,
         30 + lane * len(lanes),
-        "Time each rank needs for itself: "
+        "Own work of each rank per step: "
         + ", ".join(
             f"rank {rank.rank} {fmt.seconds(own)}"
             for rank, own in zip(shown, case.own, strict=False)
@@ -289,7 +293,7 @@ def rank_lanes(case: Case, width: float) -> Plot | None:
         )
         own = case.own[row]
         slow = own > 1.05 * typical + 1e-4
-        label = fmt.seconds(own) if narrow else f"{fmt.seconds(own)} of its own"
+        label = fmt.seconds(own) if narrow else f"{fmt.seconds(own)} own work"
         plot.add(Text(right + 8, top + 14, label, "wait" if slow else "muted", 11, bold=slow))
     _step_axis(plot, x, 2 + lane * len(lanes), narrow=narrow)
     return plot
@@ -298,7 +302,7 @@ def rank_lanes(case: Case, width: float) -> Plot | None:
 def _heat(
     values: Floats, edges: Floats, x: Scale, lane: tuple[float, float], typical: float
 ) -> Iterator[Rect]:
-    """Neighbors of one shade are one box: a lane is a few hundred bytes, not a few hundred boxes."""
+    """Merges adjacent columns of one shade into one rectangle, to keep the page small."""
     shade: list[int] = (
         np.clip(np.ceil(8 * (values / max(typical, 1e-9) - 1.02)), 0, 8).astype(int).tolist()
     )
@@ -307,7 +311,7 @@ def _heat(
         if k == len(shade) or shade[k] != shade[start]:
             left, end = x(float(edges[start])), x(float(edges[k]))
             if shade[start]:
-                label = f"{fmt.seconds(float(values[start:k].mean()))} a step"
+                label = f"{fmt.seconds(float(values[start:k].mean()))} per step"
                 yield Rect(
                     left, lane[0], end - left, lane[1], "wait", 0.2 + 0.1 * shade[start], label
                 )

@@ -1,4 +1,4 @@
-"""What the plots show, as arrays: rows drawn together into as many columns as a plot can show. Pure."""
+"""Arrays behind the plots: the rows of a run, averaged into the columns of a plot. Pure."""
 
 from __future__ import annotations
 
@@ -14,28 +14,31 @@ from fastload._tools.monitor.window import GpuWindow
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Means a step over equal stretches of the run; ``edges`` are step numbers, one more than columns."""
+    """Means per step over equal parts of the run. Column i spans steps edges[i] to edges[i + 1]."""
 
     edges: Floats
-    parts: dict[str, Floats]  # seconds a step: "data wait", the stages, "rest of the step"
+    parts: dict[str, Floats]  # seconds per step: "data wait", the stages, "rest of the step"
     wait_max: Floats
-    warm_until: float  # step number up to which it is warm-up
+    warm_until: float  # number of the last warm-up step
 
 
 def positions(rank: Rank) -> Floats:
-    """Where each row ends, in steps; a restarted run continues after its first part."""
+    """Returns the step at which each row ends. A restarted run continues after its first part."""
     start = rank.iter[0] - rank.steps[0] if (np.diff(rank.iter) > 0).all() else 0
     return np.cumsum(rank.steps).astype(np.float64) + float(start)
 
 
 def position_of(rank: Rank, number: int) -> float:
-    """Where step ``number`` lies."""
+    """Returns the position of step ``number`` on the axis."""
     row = int(np.argmin(np.abs(rank.iter - number)))
     return float(positions(rank)[row] + number - rank.iter[row])
 
 
 def columns(rank: Rank, account: Account, most: int) -> Columns:
-    """The time line, single slow steps left out: they are drawn as marks, or nothing else could be seen."""
+    """Averages the run into at most ``most`` columns.
+
+    Single slow steps are excluded, because they would dwarf the others. Plots draw them as marks.
+    """
     ends = positions(rank)
     begin = float(ends[0] - rank.steps[0])
     n = max(min(most, len(ends)), 1)
@@ -67,13 +70,16 @@ def _largest(values: Floats, place: Ints, n: int) -> Floats:
 
 
 def _filled(values: Floats) -> Floats:
-    """Columns without a row take what the one before has."""
+    """Fills columns without a row from the previous column."""
     last = np.maximum.accumulate(np.where(np.isfinite(values), np.arange(len(values)), 0))
     return np.nan_to_num(values[last])
 
 
 def step_times(rank: Rank, account: Account) -> tuple[Floats, Floats]:
-    """Times of steps and how many took so long: rows as their mean, and the slow steps by themselves; without warm-up."""
+    """Returns step times and their counts, without warm-up.
+
+    A row counts with its mean; slow steps count individually.
+    """
     step, _, steps = without_slow(rank, np.ones(len(rank.steps), bool))
     slow = [
         each.iter_time
@@ -81,14 +87,13 @@ def step_times(rank: Rank, account: Account) -> tuple[Floats, Floats]:
         for each in rank.slow[row]
         if rank.steps[row] > 1
     ]
-    rows = (
-        account.rows & (steps > 0) & (step > 0)
-    )  # 0: a row whose slow steps alone are longer than all of it, by its own mean
+    # The time is 0 if the slow steps of a row add up to more than the row itself.
+    rows = account.rows & (steps > 0) & (step > 0)
     return np.concatenate([step[rows], slow]), np.concatenate([steps[rows], np.ones(len(slow))])
 
 
 def own_columns(rank: Rank, edges: Floats) -> Floats:
-    """Seconds a step that a rank needs for itself, along the run."""
+    """Returns the seconds per step of the rank's own work, along the run."""
     n = len(edges) - 1
     middle = positions(rank) - rank.steps / 2
     shown = middle >= edges[0]
@@ -101,7 +106,7 @@ def utilization_of(gpu: GpuWindow) -> Floats:
 
 
 def idle_spans(gpu: GpuWindow) -> list[tuple[float, float]]:
-    """From when to when a GPU idled, in seconds of the window."""
+    """Returns (start, end) of each idle period in seconds since the start of the window."""
     idle = np.concatenate([[False], utilization_of(gpu) < ACTIVE, [False]])
     change = np.flatnonzero(np.diff(idle.astype(np.int8)))
     step = float(np.median(np.diff(gpu.t))) if len(gpu.t) > 1 else 0.0
