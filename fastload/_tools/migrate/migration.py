@@ -212,7 +212,7 @@ def _other_arguments(loader: torch.utils.data.DataLoader[Any]) -> tuple[dict[str
         arguments["collate_fn"] = name
         notes.append(
             f"collate_fn={name} receives the samples of a batch as before; "
-            "the built-in collate is faster"
+            "without it, fastload collates natively"
         )
     return arguments, notes
 

@@ -248,7 +248,7 @@ def _gpu_summary(gpu: GpuWindow) -> list[Row]:
         Row(
             "utilization",
             f"mean {number(summary.avg, '%', digits=1)}, median {number(summary.p50, '%')}, "
-            f"p5 to p95 {number(summary.p5)} to {number(summary.p95, '%')}, "
+            f"p5 {number(summary.p5, '%')}, p95 {number(summary.p95, '%')}, "
             f"standard deviation {number(summary.std, digits=1)}",
         ),
         _active_row(summary.active_seconds, summary.idle_seconds, summary.avg_active),

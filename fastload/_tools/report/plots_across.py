@@ -57,7 +57,7 @@ def histogram(study: Study, width: float) -> Plot:
     counts_shown = log_ticks(1, most * 1.2)
     add_grid(plot, x, y, counts_shown[:: max(len(counts_shown) // 4, 1)], fmt.count)
     plot.add(
-        Text(x.start - 6, y.start + 16, "time", "muted", 11, "end"),
+        Text(x.start - 12, y.start + 16, "time", "muted", 11, "end"),
         Text(4, 12, "steps", "muted", 11),
     )
     for value in _few(log_ticks(low, high), x):
@@ -87,7 +87,7 @@ def _few(values: list[float], x: Scale) -> list[float]:
     """Drops ticks whose labels would overlap."""
     kept: list[float] = []
     for value in values:
-        if x.start + 10 <= x(value) <= x.end - 14 and (not kept or x(value) - x(kept[-1]) > 52):
+        if x.start + 16 <= x(value) <= x.end - 14 and (not kept or x(value) - x(kept[-1]) > 52):
             kept.append(value)
     return kept
 
