@@ -1,4 +1,4 @@
-"""Small packed datasets for tests, made by the packer itself, and ways to damage them."""
+"""Small datasets packed for tests, and functions that damage them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CLASSES = ("cat", "dog", "emu")
 
 
 class ListSource:
-    """Samples out of a list, for any fields."""
+    """A source of samples in a list, for any fields."""
 
     name = "list"
     thread_safe = True
@@ -54,7 +54,7 @@ class ListSource:
 def photo(
     width: int, height: int, *, seed: int, gray: bool = False, noise: float = 0.0, **options: Any
 ) -> bytes:
-    """A JPEG: smooth colours, and noise where bytes are wanted."""
+    """Returns a JPEG of smooth colors and optional noise, which increases its size."""
     rng = np.random.default_rng(seed)
     channels = () if gray else (3,)
     small = Image.fromarray(rng.integers(0, 256, (5, 6, *channels), dtype=np.uint8))
@@ -68,7 +68,10 @@ def photo(
 
 
 def pack_folder(root: Path, *, count: int = 40, order: str = "shuffle") -> Path:
-    """Classes cat, dog and emu, in two or more shards of several blocks; every fifth image is gray, every seventh progressive."""
+    """Packs classes cat, dog and emu into at least two shards of several blocks.
+
+    Every fifth image is gray, every seventh is progressive.
+    """
     for i in range(count):
         path = root / "source" / CLASSES[3 * i // count] / f"{i:03}.jpg"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -99,7 +102,7 @@ def pack_samples(
     info: Info | None = None,
     **options: Any,
 ) -> Path:
-    """Packs samples in their order unless told otherwise."""
+    """Packs samples, by default in their order."""
     Packer(
         ListSource(fields, samples, info), dest, PackOptions(**{"order": "source", **options})
     ).run()
@@ -107,12 +110,12 @@ def pack_samples(
 
 
 def encoded(data: bytes) -> Encoded:
-    """An image file as a source hands it over."""
+    """Returns an image file as a source passes it to the packer."""
     return Encoded(data, "image")
 
 
 def values_of(dataset: Path, shard: Shard) -> dict[int, bytes]:
-    """All record values of a shard, by sample number."""
+    """Returns all record values of a shard by sample id."""
     with (
         lmdb.open(str(dataset / shard.name), subdir=False, readonly=True, lock=False) as env,
         env.begin() as transaction,
@@ -121,12 +124,10 @@ def values_of(dataset: Path, shard: Shard) -> dict[int, bytes]:
 
 
 def value_of(dataset: Path, sample_id: int) -> bytes:
-    """One record value."""
     return values_of(dataset, shard_of(dataset, sample_id))[sample_id]
 
 
 def shard_of(dataset: Path, sample_id: int) -> Shard:
-    """The shard that holds a sample."""
     return next(
         each
         for each in read_manifest(dataset).shards
@@ -135,7 +136,7 @@ def shard_of(dataset: Path, sample_id: int) -> Shard:
 
 
 def put_value(dataset: Path, sample_id: int, value: bytes | None) -> None:
-    """Exchanges one record (None: takes it out) and makes the shard's size and digest in the manifest right again."""
+    """Replaces one record (None removes it) and updates size and digest in the manifest."""
     found, shard = read_manifest(dataset), shard_of(dataset, sample_id)
     values = {**values_of(dataset, shard), sample_id: value}
     path = dataset / shard.name
@@ -160,13 +161,13 @@ def put_value(dataset: Path, sample_id: int, value: bytes | None) -> None:
 
 
 def change_parts(dataset: Path, sample_id: int, change: Callable[[list[Part]], list[Part]]) -> None:
-    """Rebuilds one record with other parts; its checksum, the shard's digest and the manifest are right."""
+    """Rebuilds one record with other parts and updates all checksums."""
     parts = parse_record(memoryview(value_of(dataset, sample_id)), sample_id)
     put_value(dataset, sample_id, encode_record(sample_id, change(parts)))
 
 
 def spoil_image(dataset: Path, sample_id: int) -> None:
-    """Puts bytes that are no JPEG in the place of a sample's first field; all checksums are right."""
+    """Replaces the first field of a sample by bytes that are not a JPEG. All checksums match."""
     change_parts(
         dataset,
         sample_id,
@@ -178,7 +179,7 @@ def spoil_image(dataset: Path, sample_id: int) -> None:
 
 
 def change_column(dataset: Path, name: str, change: Callable[[Any], Any]) -> None:
-    """Rewrites a column through ``change(rows)``; its checksum in the manifest is right."""
+    """Rewrites a column through ``change(rows)`` and updates its checksum in the manifest."""
     found = read_manifest(dataset)
     column = next(each for each in found.columns if each.name == name)
     rows = np.array(open_column(dataset, column))
@@ -195,12 +196,11 @@ def change_column(dataset: Path, name: str, change: Callable[[Any], Any]) -> Non
 
 
 def write_manifest(dataset: Path, changed: Manifest) -> None:
-    """Publishes another manifest."""
     files.write_atomically(dataset / manifest.NAME, manifest.dump(changed))
 
 
 def flip(path: Path, position: int) -> None:
-    """Inverts one byte of a file, in place."""
+    """Inverts one byte of a file in place."""
     with path.open("r+b") as file:
         file.seek(position)
         byte = file.read(1)[0]

@@ -1,4 +1,4 @@
-"""Packs small datasets for tests: sources made on the spot, and digests of what came out."""
+"""Sources and packs of small datasets for tests, and digests of the output."""
 
 from __future__ import annotations
 
@@ -23,14 +23,12 @@ from fastload.errors import BadImage
 
 IMAGE = Field("image", "image")
 LABEL = Field("label", "int", classes=("ant", "bee", "cow"))
-SMALL_SHARDS: dict[str, Any] = {
-    "shard_size": 1 << 20,
-    "block_size": 1 << 17,
-}  # the smallest that are allowed
+# The smallest sizes that are allowed.
+SMALL_SHARDS: dict[str, Any] = {"shard_size": 1 << 20, "block_size": 1 << 17}
 
 
 class Listed:
-    """A source of samples held in memory; what stands as BadImage in the list cannot be loaded."""
+    """A source of samples in memory. Loading a BadImage in the list raises it."""
 
     name = "listed"
     thread_safe = True
@@ -57,7 +55,7 @@ class Listed:
 
 
 class Streamed:
-    """The same as a stream: one order, no way back."""
+    """A stream of samples: one order, readable once."""
 
     name = "streamed"
 
@@ -76,7 +74,7 @@ class Streamed:
 def pixels(
     width: int, height: int, *, seed: int = 0, gray: bool = False, grain: int = 8
 ) -> NDArray[np.uint8]:
-    """Smooth noise, (H, W, 3) or (H, W); the smaller the grain, the more bytes a JPEG of it takes."""
+    """Returns smooth noise, (H, W, 3) or (H, W). A smaller grain gives larger JPEGs."""
     rng = np.random.default_rng(seed)
     small = rng.integers(
         0,
@@ -88,14 +86,14 @@ def pixels(
 
 
 def file_of(array: NDArray[Any], kind: str = "JPEG", **options: Any) -> bytes:
-    """An image file of these pixels."""
+    """Returns an image file of these pixels."""
     out = io.BytesIO()
     Image.fromarray(array).save(out, kind, **options)
     return out.getvalue()
 
 
 def image_sample(data: bytes | NDArray[np.generic], name: str = "a.jpg", **values: Any) -> Sample:
-    """A sample of one image, given as a file or as pixels, and whatever else."""
+    """Returns a sample with one image, given as a file or as pixels, and other values."""
     return Sample(
         {"image": Encoded(data, name) if isinstance(data, bytes) else data, **values}, source=name
     )
@@ -108,7 +106,10 @@ def samples(
     extra_bytes: int = 0,
     labels: Callable[[int], int] = lambda i: i % 3,
 ) -> list[Sample | BadImage]:
-    """Different JPEGs with a label; with ``extra_bytes`` also a field ``blob`` of random bytes, to fill shards quickly."""
+    """Returns different JPEGs with a label.
+
+    ``extra_bytes`` adds a field ``blob`` of random bytes, to fill shards quickly.
+    """
     rng = np.random.default_rng(count)
     return [
         image_sample(
@@ -124,7 +125,7 @@ def samples(
 def class_folders(
     root: Path, *, per_class: int = 10, classes: Sequence[str] = LABEL.classes, size: int = 32
 ) -> Path:
-    """ROOT/ant/0000.jpg ... with real files."""
+    """Writes ROOT/ant/0000.jpg, ... and returns ROOT."""
     for number, name in enumerate(classes):
         (root / name).mkdir(parents=True)
         for i in range(per_class):
@@ -151,7 +152,7 @@ def pack(
 
 
 def content(dest: Path) -> str:
-    """SHA-256 over all keys and values of all shards, read with bare lmdb."""
+    """Returns the SHA-256 over all keys and values of all shards, read directly with lmdb."""
     digest = hashlib.sha256()
     for shard in sorted(dest.glob("shard-*.lmdb")):
         with (
@@ -164,7 +165,7 @@ def content(dest: Path) -> str:
 
 
 def tree(dest: Path) -> dict[str, str]:
-    """SHA-256 of every file below a folder, hidden ones too; folders as such."""
+    """Returns the SHA-256 of every file below a folder, including hidden files."""
     return {
         str(path.relative_to(dest)): "folder"
         if path.is_dir()
@@ -174,7 +175,7 @@ def tree(dest: Path) -> dict[str, str]:
 
 
 def log_of(dest: Path) -> list[dict[str, str]]:
-    """The lines of pack-log.jsonl."""
+    """Returns the lines of pack-log.jsonl."""
     return [json.loads(line) for line in (dest / "pack-log.jsonl").read_text().splitlines()]
 
 

@@ -1,4 +1,4 @@
-"""Protobuf's wire format, as much as a test needs to look into a message without its schema."""
+"""Reads Protobuf's wire format without a schema, as far as tests need it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ Value = int | float | bytes
 
 
 def fields(message: object) -> dict[int, list[Value]]:
-    """Field number → its values, in order; raises ValueError where the bytes are no message."""
+    """Returns the values by field number, in order. Raises ValueError for invalid bytes."""
     if not isinstance(message, bytes):
         raise ValueError("a number is no message")
     found: dict[int, list[Value]] = {}
@@ -41,7 +41,6 @@ def fields(message: object) -> dict[int, list[Value]]:
 
 
 def text(value: Value) -> str:
-    """A string field."""
     if not isinstance(value, bytes):
         raise ValueError(f"{value!r} is no text")
     return value.decode()

@@ -1,4 +1,4 @@
-"""Writes small datasets for tests, from the store's own pieces: what the packer does, without sources and workers."""
+"""Writes small datasets for tests with the store alone, without sources and threads."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def jpeg(
     quality: int = 90,
     exif_orientation: int = 0,
 ) -> bytes:
-    """A JPEG of smooth noise."""
+    """Returns a JPEG of smooth noise."""
     rng = np.random.default_rng(seed)
     pixels = rng.integers(
         0, 256, (max(2, height // 8), max(2, width // 8)) + (() if gray else (3,)), dtype=np.uint8
@@ -53,7 +53,7 @@ def jpeg(
 
 
 def jpeg_part(number: int, data: bytes, *, item: int = 0, orientation: int = 1) -> Part:
-    """A whole JPEG file as the part of an image field."""
+    """Returns a complete JPEG file as the part of an image field."""
     with Image.open(io.BytesIO(data)) as image:
         width, height = image.size
         channels = len(image.getbands())
@@ -71,7 +71,7 @@ def jpeg_part(number: int, data: bytes, *, item: int = 0, orientation: int = 1) 
 
 
 def parts_of(fields: Sequence[Field], sample: dict[str, Any], source: str) -> list[Part]:
-    """A sample's parts; an image given as bytes is a JPEG."""
+    """Returns the parts of a sample. Image bytes are a JPEG."""
     parts: list[Part] = [source_part(source)] if source else []
     for number, field in enumerate(fields):
         value = sample.get(field.name)
@@ -91,7 +91,7 @@ def write_dataset(
     per_block: int = 4,
     sources: Sequence[str] = (),
 ) -> Manifest:
-    """Packs samples in their order and publishes; returns the manifest it wrote."""
+    """Writes and publishes samples in their order. Returns the manifest."""
     folder.mkdir(parents=True, exist_ok=True)
     rows: dict[str, list[Any]] = {name: [] for name in manifest.expected_columns(fields)}
     shards = []
@@ -155,7 +155,7 @@ def _write_column(folder: Path, name: str, dtype: str, rows: list[Any]) -> Colum
 
 
 def simple_samples(count: int, *, size: int = 32) -> list[dict[str, Any]]:
-    """Samples of FIELDS, each different."""
+    """Returns different samples with FIELDS."""
     return [
         {"image": jpeg(size + i % 3, size, seed=i), "label": i % 3, "note": f"note {i}"}
         for i in range(count)
@@ -163,7 +163,7 @@ def simple_samples(count: int, *, size: int = 32) -> list[dict[str, Any]]:
 
 
 def same(a: Any, b: Any) -> bool:
-    """Equality that looks into arrays, lists and dicts, types included."""
+    """Compares values recursively, including types, arrays, lists and dicts."""
     if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
         return (
             type(a) is type(b)

@@ -1,4 +1,4 @@
-"""What every source must keep, and small data to try it with."""
+"""The contract that every source must fulfill, and small test data."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fastload.errors import BadImage
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A sample whose values tests may look into as they know them."""
+    """A sample whose values are untyped for tests."""
 
     values: dict[str, Any]
     source: str
@@ -27,7 +27,7 @@ class Loaded:
 def image_bytes(
     seed: int = 0, *, form: str = "JPEG", mode: str = "RGB", size: tuple[int, int] = (16, 16)
 ) -> bytes:
-    """A small image, another for each seed."""
+    """Returns a small image that differs for each seed."""
     pixels = np.random.default_rng(seed).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
     stream = io.BytesIO()
     Image.fromarray(pixels).convert(mode).save(stream, form)
@@ -35,7 +35,7 @@ def image_bytes(
 
 
 def put_image(path: Path, seed: int = 0, *, mode: str = "RGB") -> bytes:
-    """Writes an image in the format its name says; returns the bytes."""
+    """Writes an image in the format of its suffix and returns the bytes."""
     form = {".jpg": "JPEG", ".jpeg": "JPEG", ".tif": "TIFF"}.get(
         path.suffix.lower(), path.suffix[1:].upper()
     )
@@ -46,7 +46,7 @@ def put_image(path: Path, seed: int = 0, *, mode: str = "RGB") -> bytes:
 
 
 def outcome(source: AnySource) -> tuple[list[Loaded], list[str]]:
-    """All good samples, checked against the contract, and the messages of the bad ones."""
+    """Returns all good samples, checked against the contract, and the messages of the bad ones."""
     good: list[Loaded] = []
     bad: list[str] = []
     found: list[Sample | BadImage]
@@ -55,7 +55,7 @@ def outcome(source: AnySource) -> tuple[list[Loaded], list[str]]:
     else:
         assert isinstance(source, Source)
         refs = list(source.refs())
-        assert refs == list(source.refs()), "refs must come in the same order each time"
+        assert refs == list(source.refs()), "refs must have the same order each time"
         found = [_loaded(source, json.dumps(ref)) for ref in refs]
     for sample in found:
         if isinstance(sample, BadImage):
@@ -69,7 +69,7 @@ def outcome(source: AnySource) -> tuple[list[Loaded], list[str]]:
 
 
 def samples_of(source: AnySource) -> list[Loaded]:
-    """All samples; none may be bad."""
+    """Returns all samples and asserts that none is bad."""
     good, bad = outcome(source)
     assert bad == []
     return good
@@ -84,7 +84,7 @@ def _loaded(source: Source, ref: str) -> Sample | BadImage:
 
 
 def assert_sample_fits(sample: Sample, fields: tuple[Field, ...]) -> None:
-    """Every value is what base.Sample promises for its kind."""
+    """Asserts that every value has the type that ``Sample`` documents for its kind."""
     by_name = {field.name: field for field in fields}
     assert sample.source
     assert sample.source.isprintable(), ascii(sample.source)

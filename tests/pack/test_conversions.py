@@ -1,4 +1,4 @@
-"""Images that cannot be stored as they are: right pixels, counted, listed by name; or refused, saying why."""
+"""Images that must be converted have correct pixels and a counted reason. Others are refused."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def png(array: NDArray[Any], mode: str, **options: Any) -> bytes:
     return out.getvalue()
 
 
-def shown_by_pillow(data: bytes) -> NDArray[np.uint8]:
-    """(H, W, 1 or 3), upright: the upper 8 of 16 bits, transparency left out."""
+def decoded_by_pillow(data: bytes) -> NDArray[np.uint8]:
+    """Returns upright pixels (H, W, 1 or 3): the upper 8 of 16 bits, without transparency."""
     with warnings.catch_warnings(), Image.open(io.BytesIO(data)) as image:
         warnings.simplefilter("ignore")
         upright = ImageOps.exif_transpose(image)
@@ -58,7 +58,7 @@ def cmyk_files() -> dict[str, bytes]:
 
 
 def sixteen_bit_rgb_png() -> bytes:
-    """Pillow does not write them: the same pixels in the upper byte, something else in the lower."""
+    """Returns a 16-bit RGB PNG, which Pillow cannot write: RGB in the upper byte, noise below."""
     import struct
     import zlib
 
@@ -79,7 +79,7 @@ def sixteen_bit_rgb_png() -> bytes:
     )
 
 
-def turned_png() -> bytes:
+def rotated_png() -> bytes:
     exif = Image.Exif()
     exif[0x0112] = 6
     return file_of(RGB, "PNG", exif=exif)
@@ -120,18 +120,18 @@ CONVERTED: dict[str, tuple[bytes, str]] = {
 KEPT = {
     "png": file_of(RGB, "PNG"),
     "gray png": file_of(GRAY, "PNG"),
-    "interlaced by nobody": file_of(RGB, "PNG", optimize=True),
-    "turned png": turned_png(),
+    "optimized png": file_of(RGB, "PNG", optimize=True),
+    "rotated png": rotated_png(),
     "rgb jpeg": bytes(simplejpeg.encode_jpeg(RGB, colorsubsampling="444")),
 }
 
 
 @pytest.mark.parametrize("name", CONVERTED)
-def test_pixels_are_right_and_the_conversion_is_named(tmp_path: Path, name: str) -> None:
+def test_converted_images_have_correct_pixels_and_a_reason(tmp_path: Path, name: str) -> None:
     data, why = CONVERTED[name]
     result = pack(Listed([image_sample(data, "named.jpg")], (IMAGE,)), tmp_path / "packed")
     dataset = open_dataset(tmp_path / "packed")
-    np.testing.assert_array_equal(dataset[0]["image"], shown_by_pillow(data))
+    np.testing.assert_array_equal(dataset[0]["image"], decoded_by_pillow(data))
     assert len(result.converted) == 1
     assert why in next(iter(result.converted))
     assert dataset.manifest.converted == result.converted
@@ -141,10 +141,10 @@ def test_pixels_are_right_and_the_conversion_is_named(tmp_path: Path, name: str)
 
 
 @pytest.mark.parametrize("name", KEPT)
-def test_ordinary_files_are_no_conversion(tmp_path: Path, name: str) -> None:
+def test_ordinary_files_are_not_converted(tmp_path: Path, name: str) -> None:
     result = pack(Listed([image_sample(KEPT[name])], (IMAGE,)), tmp_path / "packed")
     dataset = open_dataset(tmp_path / "packed")
-    np.testing.assert_array_equal(dataset[0]["image"], shown_by_pillow(KEPT[name]))
+    np.testing.assert_array_equal(dataset[0]["image"], decoded_by_pillow(KEPT[name]))
     np.testing.assert_array_equal(dataset.sizes()[0], dataset[0]["image"].shape[:2])
     assert result.converted == {}
     assert log_of(tmp_path / "packed") == []
@@ -155,7 +155,7 @@ def test_arithmetic_coded_jpeg_is_converted(tmp_path: Path, gray: bool) -> None:
     data = arithmetic_jpeg(gray=gray)
     result = pack(Listed([image_sample(data)], (IMAGE,)), tmp_path / "packed")
     np.testing.assert_array_equal(
-        open_dataset(tmp_path / "packed")[0]["image"], shown_by_pillow(data)
+        open_dataset(tmp_path / "packed")[0]["image"], decoded_by_pillow(data)
     )
     assert result.converted == {f"arithmetic-coded JPEG → {'L' if gray else 'RGB'}": 1}
 
@@ -184,7 +184,7 @@ def test_counts_add_up_over_many_samples(tmp_path: Path) -> None:
 
 
 def twelve_bit_jpeg() -> bytes:
-    """A real one: extended frame (SOF1), 12 bits, the same Huffman-coded coefficients."""
+    """Returns a 12-bit JPEG: extended frame (SOF1) with the same Huffman-coded coefficients."""
     data = bytearray(file_of(RGB, quality=60))
     frame = data.index(b"\xff\xc0")
     data[frame + 1], data[frame + 4] = 0xC1, 12
@@ -213,7 +213,7 @@ def flipped(data: bytes, at: int) -> bytes:
         ),
     ],
 )
-def test_what_cannot_be_used_is_refused_and_the_next_image_is_right(
+def test_unusable_image_is_refused_and_next_image_is_packed(
     tmp_path: Path, data: bytes, why: str
 ) -> None:
     with pytest.raises(BadImage, match=why) as caught:
@@ -229,7 +229,7 @@ def test_what_cannot_be_used_is_refused_and_the_next_image_is_right(
     assert (result.skipped, result.n_samples) == (1, 1)
 
 
-def test_twelve_bits_without_their_decoder_are_refused_and_the_next_image_is_right(
+def test_12_bit_jpeg_without_imagecodecs_is_refused_and_next_image_is_packed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "imagecodecs", None)
@@ -244,7 +244,7 @@ def test_twelve_bits_without_their_decoder_are_refused_and_the_next_image_is_rig
 
 
 @pytest.mark.parametrize("gray", [False, True])
-def test_twelve_bit_jpeg_is_converted(tmp_path: Path, gray: bool) -> None:
+def test_12_bit_jpeg_is_converted(tmp_path: Path, gray: bool) -> None:
     codecs = pytest.importorskip("imagecodecs", reason="not run: no imagecodecs")
     ramp = np.linspace(0, 4095, 96)[None, :] * np.linspace(0.2, 1, 64)[:, None]
     wide = np.round(ramp if gray else np.stack([ramp, ramp[::-1], ramp[:, ::-1]], -1)).astype(
@@ -258,8 +258,8 @@ def test_twelve_bit_jpeg_is_converted(tmp_path: Path, gray: bool) -> None:
     assert result.converted == {f"12-bit JPEG → {'L' if gray else 'RGB'}": 1}
 
 
-def test_the_whole_png_suite(tmp_path: Path) -> None:
-    """Pixels as Pillow shows them; the broken ones (x*.png) refused; every file is either packed or listed."""
+def test_png_suite_is_packed_or_refused(tmp_path: Path) -> None:
+    """Pixels equal Pillow's, broken files (x*.png) are refused, every file is packed or logged."""
     files = sorted((corpus_dir() / "png").glob("*.png"))
     assert len(files) > 150
     source = Listed([image_sample(path.read_bytes(), path.name) for path in files], (IMAGE,))
@@ -268,13 +268,15 @@ def test_the_whole_png_suite(tmp_path: Path) -> None:
     for i in range(len(dataset)):
         data = (corpus_dir() / "png" / dataset.source(i)).read_bytes()
         np.testing.assert_array_equal(
-            dataset[i]["image"], shown_by_pillow(data), err_msg=dataset.source(i)
+            dataset[i]["image"], decoded_by_pillow(data), err_msg=dataset.source(i)
         )
     lines = log_of(tmp_path / "packed")
     skipped = {line["source"] for line in lines if line["event"] == "skipped"}
     assert skipped == {path.name for path in files if path.name.startswith("x")}
     assert len(dataset) + result.skipped == len(files)
-    as_they_were = {dataset.source(i) for i in range(len(dataset)) if _stored_as_it_was(dataset, i)}
+    as_they_were = {
+        dataset.source(i) for i in range(len(dataset)) if _is_stored_unmodified(dataset, i)
+    }
     converted = {line["source"] for line in lines if line["event"] == "converted"}
     assert not as_they_were & converted
     assert all(_is_plain(corpus_dir() / "png" / name) for name in as_they_were)
@@ -283,7 +285,7 @@ def test_the_whole_png_suite(tmp_path: Path) -> None:
     } <= converted
 
 
-def _stored_as_it_was(dataset: Dataset, i: int) -> bool:
+def _is_stored_unmodified(dataset: Dataset, i: int) -> bool:
     part = dataset.record(i).parts[0]
     return (
         part.codec == PNG
@@ -292,7 +294,7 @@ def _stored_as_it_was(dataset: Dataset, i: int) -> bool:
 
 
 def _is_plain(path: Path) -> bool:
-    """8 bits a sample, gray or RGB, opaque: what every reader of PNG understands alike (bytes 24 and 25 of the header)."""
+    """Returns whether a PNG is opaque 8-bit gray or RGB, on which all readers agree."""
     data = path.read_bytes()
     return data[24] == 8 and data[25] in (0, 2) and b"tRNS" not in data
 
@@ -311,7 +313,7 @@ def _is_plain(path: Path) -> bool:
     ],
 )
 def test_rare_jpegs_can_be_read_back(tmp_path: Path, name: str) -> None:
-    """Accepted means readable: what the reading side cannot decode must be converted, whoever can rewrite it."""
+    """A JPEG that the loader cannot decode must be converted, even if it can be rewritten."""
     data = (corpus_dir() / "odd" / "unusual" / name).read_bytes()
     if core() is None and name in ("fox410.jpg", "weird_sampling_2.jpeg"):
         with pytest.raises(BadImage, match="needs the native core"):
@@ -319,12 +321,12 @@ def test_rare_jpegs_can_be_read_back(tmp_path: Path, name: str) -> None:
         return
     result = pack(Listed([image_sample(data, name)], (IMAGE,)), tmp_path / "packed")
     dataset = open_dataset(tmp_path / "packed")
-    np.testing.assert_array_equal(dataset[0]["image"], shown_by_pillow(data))
+    np.testing.assert_array_equal(dataset[0]["image"], decoded_by_pillow(data))
     assert (dataset.record(0).parts[0].codec == JPEG) == (not result.converted)
 
 
 @pytest.mark.parametrize("kind", ["GIF", "WEBP", "TIFF"])
-def test_of_several_frames_the_first_is_taken_and_that_is_said(tmp_path: Path, kind: str) -> None:
+def test_first_of_several_frames_is_packed_and_reported(tmp_path: Path, kind: str) -> None:
     out = io.BytesIO()
     frames = [Image.fromarray(pixels(20, 20, seed=i)) for i in range(3)]
     frames[0].save(
@@ -336,13 +338,13 @@ def test_of_several_frames_the_first_is_taken_and_that_is_said(tmp_path: Path, k
     )
     result = pack(Listed([image_sample(out.getvalue())], (IMAGE,)), tmp_path / "packed")
     np.testing.assert_array_equal(
-        open_dataset(tmp_path / "packed")[0]["image"], shown_by_pillow(out.getvalue())
+        open_dataset(tmp_path / "packed")[0]["image"], decoded_by_pillow(out.getvalue())
     )
     assert [why.endswith("first frame only") for why in result.converted] == [True]
 
 
 def test_a_damaged_mask_is_a_bad_sample(tmp_path: Path) -> None:
-    """One bit of a mask's file is a wrong label; Pillow would not see it."""
+    """One changed bit in a mask's file is a wrong label, which Pillow does not notice."""
     fields = (Field("mask", "mask"),)
     whole = file_of(GRAY, "PNG")
     given = [
@@ -390,7 +392,7 @@ def test_arrays_and_pillow_images_are_stored_exactly(tmp_path: Path) -> None:
     assert [dataset.record(i).parts[0].codec for i in range(6)] == [RAW, RAW, RAW, PNG, RAW, PNG]
 
 
-def test_log_is_json_lines_whatever_the_name(tmp_path: Path) -> None:
+def test_log_is_json_lines_for_any_file_name(tmp_path: Path) -> None:
     name = 'ü "quoted"\n\\x.jpg'
     pack(Listed([image_sample(CONVERTED["bmp"][0], name)], (IMAGE,)), tmp_path / "packed")
     line = (tmp_path / "packed" / "pack-log.jsonl").read_text()

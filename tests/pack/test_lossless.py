@@ -1,4 +1,4 @@
-"""What `--encode keep` promises: the pixels of a packed image are those of the original, bit for bit."""
+"""`--encode keep`: the pixels of a packed image equal the original bit for bit."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SAMPLINGS = ("444", "422", "420", "440", "411", "gray")
 
 
 def strict_pixels(data: bytes) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
-    """The reference: libjpeg-turbo as simplejpeg has it, warnings are errors."""
+    """Decodes with the reference: libjpeg-turbo through simplejpeg, with warnings as errors."""
     gray = Image.open(io.BytesIO(data)).mode == "L"
     return np.asarray(
         simplejpeg.decode_jpeg(data, colorspace="GRAY" if gray else "RGB", strict=True)
@@ -40,7 +40,7 @@ def needs_jpegtran() -> None:
 
 
 def generated(sampling: str, size: tuple[int, int], *, progressive: bool, restart: int) -> bytes:
-    """A JPEG of this kind; Pillow writes progressive files and restart markers, simplejpeg the rarer samplings."""
+    """Pillow writes progressive files and restart markers, simplejpeg the rare samplings."""
     gray = sampling == "gray"
     array = pixels(*size, seed=sum(size), gray=gray, grain=3)
     if sampling in ("444", "422", "420", "gray"):
@@ -99,7 +99,7 @@ def test_every_sampling_size_and_coding_keeps_every_pixel(tmp_path: Path, sampli
 
 
 def test_rewritten_files_are_baseline_without_metadata(tmp_path: Path) -> None:
-    """That the pixels are equal must not be because the files were stored as they came."""
+    """The pixels must not be equal only because the files were stored unmodified."""
     if core() is None:
         pytest.skip("not run: no native core")
     exif = Image.Exif()
@@ -133,7 +133,7 @@ def test_gray_stays_one_channel(tmp_path: Path) -> None:
 
 
 def oriented_files(pattern: str) -> dict[str, bytes]:
-    """The corpus' 18 and generated ones, whose sides are no multiples of an MCU."""
+    """Returns corpus files and generated ones whose sides are not multiples of an MCU."""
     files = {
         path.name: path.read_bytes()
         for path in sorted((corpus_dir() / "orientation").glob(pattern))
@@ -150,11 +150,11 @@ def oriented_files(pattern: str) -> dict[str, bytes]:
 
 
 def assert_orientation(dest: Path, pattern: str = "*.jpg") -> None:
-    """Packed images are upright, exactly as Pillow turns them."""
+    """Packed images are upright, exactly as Pillow rotates them."""
     originals = oriented_files(pattern)
     pack(Listed([image_sample(data, name) for name, data in originals.items()], (IMAGE,)), dest)
     dataset = open_dataset(dest)
-    turned = 0
+    rotated = 0
     for i in range(len(dataset)):
         name = dataset.source(i)
         image = Image.open(io.BytesIO(originals[name]))
@@ -165,8 +165,8 @@ def assert_orientation(dest: Path, pattern: str = "*.jpg") -> None:
         expected = shown.reshape(*shown.shape[:2], -1)
         np.testing.assert_array_equal(dataset[i]["image"], expected, err_msg=name)
         np.testing.assert_array_equal(dataset.sizes()[i], expected.shape[:2], err_msg=name)
-        turned += not np.array_equal(expected, stored)
-    assert turned >= 21
+        rotated += not np.array_equal(expected, stored)
+    assert rotated >= 21
 
 
 def test_exif_orientation_equals_pillow(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A pack's memory is bounded, whatever the size of the dataset."""
+"""The memory of a pack does not grow with the dataset."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from tests.packing import (
 )
 
 JOBS = 2
-N = 140  # 300 MB altogether
-LIMIT_MB = 230  # 103 were found with 2 jobs; all samples kept in memory would be 340 and more
+N = 140  # 300 MB in total
+LIMIT_MB = 230  # measured: 103 with 2 jobs; all samples in memory would need more than 340
 
 
 class Large(Listed):
-    """Images of about 2 MB, made when they are asked for."""
+    """Images of about 2 MB, generated on load."""
 
     def __init__(self) -> None:
         super().__init__([], (IMAGE,))
@@ -59,10 +59,10 @@ def rss_anon_mb() -> float:
 
 
 def watch(dest: str, stream: str) -> None:
-    """Runs in a child: packs, and prints the memory it had after each sample."""
+    """Packs in a child process and prints the memory after each sample."""
     seen: list[float] = []
 
-    def look(progress: Any) -> None:
+    def measure(progress: Any) -> None:
         if progress.stage == "packing" or progress.done % 4 == 0:
             seen.append(rss_anon_mb())
 
@@ -74,7 +74,7 @@ def watch(dest: str, stream: str) -> None:
         jobs=JOBS,
         encode="raw",
         shard_size=64 << 20,
-        on_progress=look,
+        on_progress=measure,
     )
     print(json.dumps({"seen": seen, "jpeg": len(source.jpeg)}))
 
@@ -109,14 +109,14 @@ def test_memory_stays_bounded_and_flat(tmp_path: Path, way: str) -> None:
     )  # 35 samples of 2 MB were packed in between
 
 
-def test_what_happened_to_finished_shards_is_not_kept_in_memory(tmp_path: Path) -> None:
+def test_events_of_finished_shards_are_not_kept_in_memory(tmp_path: Path) -> None:
     """A dataset of a million converted images has a million events."""
     given: list[Any] = samples(120, size=8, extra_bytes=25_000)
     bad = [BadImage("broken", source=f"{i}") for i in range(30)]
     mixed = [*given[:40], *bad, *given[40:80], *bad, *given[80:], *bad]
     most = 0
 
-    def look(progress: Any) -> None:
+    def measure(progress: Any) -> None:
         nonlocal most
         if progress.stage == "publishing" or progress.done % 16 == 0:
             most = max(most, sum(type(each) is Event for each in gc.get_objects()))
@@ -126,7 +126,7 @@ def test_what_happened_to_finished_shards_is_not_kept_in_memory(tmp_path: Path) 
         tmp_path / "packed",
         order="source",
         on_error="skip",
-        on_progress=look,
+        on_progress=measure,
         **SMALL_SHARDS,
     )
     assert (result.skipped, result.n_shards) == (90, 3)

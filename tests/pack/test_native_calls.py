@@ -1,4 +1,4 @@
-"""What pack asks of the native core for every image: the same as the paths in Python, and None where those must be taken."""
+"""The packer's native calls per image equal the Python paths, or return None to request them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ PARTS = st.lists(
 
 
 @given(st.integers(0, 2**63 - 1), PARTS)
-def test_a_record_is_laid_out_as_in_python(sample_id: int, parts: list[Part]) -> None:
+def test_native_record_equals_python_record(sample_id: int, parts: list[Part]) -> None:
     assert module.encode_record(sample_id, parts) == encode_record(sample_id, parts)
 
 
@@ -56,7 +56,7 @@ def test_a_record_is_laid_out_as_in_python(sample_id: int, parts: list[Part]) ->
         [Part(0, bytes(65 << 20))],
     ],
 )
-def test_what_does_not_fit_a_record_is_left_to_python_which_names_it(bad: list[Part]) -> None:
+def test_record_that_does_not_fit_is_reported_by_python(bad: list[Part]) -> None:
     assert module.encode_record(0, bad) is None
     with pytest.raises(ConfigError):
         as_record(0, bad)
@@ -65,7 +65,7 @@ def test_what_does_not_fit_a_record_is_left_to_python_which_names_it(bad: list[P
 
 
 @pytest.mark.parametrize("sampling", ["gray", "444", "422", "420", "440", "411"])
-def test_a_kept_jpeg_is_the_rewritten_one(sampling: str) -> None:
+def test_common_jpeg_rewrite_equals_general_rewrite(sampling: str) -> None:
     data = encode(picture(150, 90), sampling)
     rewritten = module.rewrite(data, restart=3)
     common = module.rewrite_common(data, 3)
@@ -76,7 +76,7 @@ def test_a_kept_jpeg_is_the_rewritten_one(sampling: str) -> None:
         assert getattr(common, name) == getattr(rewritten, name)
 
 
-def test_unusual_and_damaged_jpegs_are_not_kept_and_the_next_one_is() -> None:
+def test_unusual_and_damaged_jpegs_take_the_slow_path() -> None:
     good = encode(picture(64, 48), "420")
     odd_sampling = bytearray(encode(picture(64, 48), "444"))
     frame = odd_sampling.index(b"\xff\xc0")
@@ -92,7 +92,7 @@ def test_unusual_and_damaged_jpegs_are_not_kept_and_the_next_one_is() -> None:
         assert module.rewrite_common(good, -1).jpeg == module.rewrite(good).jpeg
 
 
-def test_a_bare_loop_gives_the_pool_s_pixels() -> None:
+def test_single_threaded_decode_equals_pool_decode() -> None:
     from fastload._decode.backend import DecodeBatch, new_requests
     from fastload._decode.native import NativeBackend
 

@@ -1,4 +1,4 @@
-"""In which order samples are packed, how they are cut into blocks and shards, and what the columns say of them."""
+"""The packing order, the cut into blocks and shards, and the columns."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ BLOB = (Field("number", "int"), Field("blob", "bytes"))
 
 
 def blobs(sizes: Sequence[int]) -> Listed:
-    """Samples of these sizes, without images."""
+    """Returns samples of these sizes without images."""
     return Listed(
         [
             Sample({"number": i, "blob": bytes([i % 256]) * size}, source=f"s{i}")
@@ -93,7 +93,7 @@ def record_sizes(dataset: Dataset) -> list[int]:
         ([300_000] * 7, 1 << 20),
     ],
 )
-def test_blocks_and_shards_end_where_their_bytes_say(
+def test_blocks_and_shards_are_cut_by_size(
     tmp_path: Path, sizes: list[int], block_size: int
 ) -> None:
     pack(
@@ -109,7 +109,7 @@ def test_blocks_and_shards_end_where_their_bytes_say(
         assert total <= 1 << 20 or shard.records == 1
         assert (
             following is None or total + stored[following.first] > 1 << 20
-        )  # none is closed too early
+        )  # no block is closed too early
     blocks = dataset.blocks.tolist()
     assert [first for first, _ in blocks] == [
         0,
@@ -125,7 +125,7 @@ def test_blocks_and_shards_end_where_their_bytes_say(
             assert total + stored[last] > block_size
 
 
-def test_columns_say_what_the_samples_say(tmp_path: Path) -> None:
+def test_columns_equal_sample_values(tmp_path: Path) -> None:
     fields = (
         IMAGE,
         Field("thumb", "image"),
@@ -194,7 +194,7 @@ def sorted_labels(i: int) -> int:
     ],
 )
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_sorted_source_packed_unshuffled_is_warned_about(
+def test_note_for_sorted_source_packed_unshuffled(
     tmp_path: Path, order: str, labels: Any, warned: bool, stream: bool
 ) -> None:
     given = samples(120, size=8, labels=labels)
@@ -205,8 +205,8 @@ def test_a_sorted_source_packed_unshuffled_is_warned_about(
         assert "--order source" in str(result)
 
 
-def test_a_shuffle_that_happens_to_sort_is_no_reason_to_warn(tmp_path: Path) -> None:
-    """Four samples of two classes: some seed puts them in order."""
+def test_no_note_if_shuffle_happens_to_sort(tmp_path: Path) -> None:
+    """With four samples of two classes, some seed sorts them."""
     labels = [1, 0, 1, 0]
     seed = next(
         s
@@ -219,12 +219,12 @@ def test_a_shuffle_that_happens_to_sort_is_no_reason_to_warn(tmp_path: Path) -> 
     assert len(pack(in_order, tmp_path / "sorted", order="source").notes) == 1
 
 
-def test_no_warning_without_classes(tmp_path: Path) -> None:
+def test_no_note_without_classes(tmp_path: Path) -> None:
     assert pack(blobs([10] * 50), tmp_path / "packed", order="source").notes == ()
 
 
 def test_class_folders(tmp_path: Path) -> None:
-    """The whole way, from files on disk."""
+    """From files on disk to the packed dataset."""
     root = class_folders(tmp_path / "images", per_class=30)
     result = pack(root, tmp_path / "packed", **SMALL_SHARDS)
     dataset = open_dataset(tmp_path / "packed")

@@ -1,4 +1,4 @@
-"""A full shard is published while the next one is packed: in order, one at a time, and a failure ends the pack."""
+"""Shards are published in order, one at a time, during packing. A failure ends the pack."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def source(n: int = 160) -> Listed:
     return Listed(samples(n, size=8, extra_bytes=25_000), FIELDS)
 
 
-def test_packing_goes_on_while_a_shard_is_published(
+def test_packing_continues_while_a_shard_is_published(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publish = ShardBuilder.publish
@@ -37,13 +37,13 @@ def test_packing_goes_on_while_a_shard_is_published(
         order.append(self.number)
         return publish(self, state, next_position)
 
-    def look(progress: Any) -> None:
+    def observe(progress: Any) -> None:
         if progress.stage == "packing" and progress.done > first:
             packed_more.set()
 
     first = pack(source(), tmp_path / "plain", order="source", **SMALL_SHARDS).n_samples // 3
     monkeypatch.setattr(ShardBuilder, "publish", slow)
-    result = pack(source(), tmp_path / "slow", order="source", on_progress=look, **SMALL_SHARDS)
+    result = pack(source(), tmp_path / "slow", order="source", on_progress=observe, **SMALL_SHARDS)
     assert result.n_shards > 2
     assert order == list(range(result.n_shards))
     same = ["manifest.json", *(f"shard-{number:05}.lmdb" for number in range(result.n_shards))]
@@ -54,7 +54,7 @@ def test_packing_goes_on_while_a_shard_is_published(
 
 
 @pytest.mark.parametrize("failing", [0, 1])
-def test_a_shard_that_cannot_be_published_stops_the_pack_and_the_next_run_goes_on(
+def test_failed_publish_stops_the_pack_and_the_next_run_resumes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: int
 ) -> None:
     publish = ShardBuilder.publish
@@ -62,7 +62,7 @@ def test_a_shard_that_cannot_be_published_stops_the_pack_and_the_next_run_goes_o
     def fails(self: ShardBuilder, state: PackState, next_position: int) -> Done:
         if self.number == failing:
             raise StoreError("no room")
-        assert self.number < failing, "a shard behind the failed one was published"
+        assert self.number < failing, "a shard after the failed one was published"
         return publish(self, state, next_position)
 
     with monkeypatch.context() as patch:

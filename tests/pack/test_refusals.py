@@ -1,4 +1,4 @@
-"""What a pack refuses, what it says then, and that the next, right command works."""
+"""Refused packs: the message is clear, and the corrected command works."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def one_bad(count: int = 20, at: int = 7) -> list[Any]:
     return given
 
 
-def test_a_finished_dataset_is_left_alone(tmp_path: Path) -> None:
+def test_finished_dataset_is_not_modified(tmp_path: Path) -> None:
     pack(samples(5), tmp_path / "packed")
     before = tree(tmp_path / "packed")
     with pytest.raises(
@@ -54,7 +54,7 @@ def test_a_finished_dataset_is_left_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["notes.txt", "shard-00000.lmdb", ".hidden"])
-def test_a_folder_with_other_files_is_left_alone(tmp_path: Path, name: str) -> None:
+def test_folder_with_other_files_is_not_modified(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("mine")
     with pytest.raises(ConfigError, match="is not empty and not an unfinished pack"):
         pack(samples(5), tmp_path)
@@ -98,9 +98,7 @@ STARTED: dict[str, Any] = {
         {"block_size": 1 << 17},
     ],
 )
-def test_other_options_do_not_go_on_with_an_unfinished_pack(
-    tmp_path: Path, changed: dict[str, Any]
-) -> None:
+def test_resume_with_other_options_is_refused(tmp_path: Path, changed: dict[str, Any]) -> None:
     with pytest.raises(BadImage):
         pack(one_bad(), tmp_path / "packed", **STARTED)
     with pytest.raises(
@@ -118,7 +116,7 @@ def test_other_options_do_not_go_on_with_an_unfinished_pack(
     )
 
 
-def test_another_source_does_not_go_on_with_an_unfinished_pack(tmp_path: Path) -> None:
+def test_resume_with_another_source_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadImage):
         pack(one_bad(), tmp_path / "packed", name="/data/a")
     with pytest.raises(ConfigError, match="name was '/data/a', now '/data/b'"):
@@ -137,7 +135,7 @@ def test_another_source_does_not_go_on_with_an_unfinished_pack(tmp_path: Path) -
     assert pack(one_bad(), tmp_path / "packed", name="/data/a", on_error="skip").n_samples == 19
 
 
-def test_an_empty_source_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_empty_source_leaves_no_files(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="the listed source has no samples"):
         pack(Listed([]), tmp_path / "packed")
     assert not (tmp_path / "packed").exists()
@@ -149,15 +147,15 @@ def test_an_empty_source_leaves_nothing_behind(tmp_path: Path) -> None:
     assert pack(samples(3), tmp_path / "there", seed=2).n_samples == 3
 
 
-def test_all_samples_bad(tmp_path: Path) -> None:
+def test_pack_fails_if_all_samples_are_bad(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"all 4 samples are bad. Last error: seven: broken"):
         pack([BROKEN] * 4, tmp_path / "packed", on_error="skip")
     assert not (tmp_path / "packed").exists()
     assert pack(samples(3), tmp_path / "packed").n_samples == 3
 
 
-def test_the_first_bad_sample_stops_and_is_named(tmp_path: Path) -> None:
-    """And a mended file goes on, with the samples that were packed before."""
+def test_first_bad_sample_stops_the_pack_and_is_named(tmp_path: Path) -> None:
+    """After the file is fixed, the pack resumes with the samples packed before."""
     root = class_folders(tmp_path / "images", per_class=8)
     victim = root / "bee" / "0003.jpg"
     whole = victim.read_bytes()
@@ -179,7 +177,7 @@ def test_skipped_samples_are_listed(tmp_path: Path) -> None:
     assert "Skipped 1 bad sample, listed in" in str(result)
 
 
-def test_max_bad_stops_at_the_sample_too_many(tmp_path: Path) -> None:
+def test_max_bad_stops_after_the_limit(tmp_path: Path) -> None:
     given: list[Any] = samples(30)
     for i in range(0, 30, 6):
         given[i] = BadImage("broken", source=f"bad {i}")
@@ -192,7 +190,7 @@ def test_max_bad_stops_at_the_sample_too_many(tmp_path: Path) -> None:
 
 
 def test_max_bad_counts_over_all_runs(tmp_path: Path) -> None:
-    """Bad samples of the shards that an earlier run packed count as well."""
+    """Bad samples in the shards of an earlier run count as well."""
     fields = (IMAGE, LABEL, Field("blob", "bytes"))
     given: list[Any] = samples(80, extra_bytes=30_000)
     given[3], given[70] = BadImage("broken", source="three"), BROKEN
@@ -239,7 +237,7 @@ def test_max_bad_counts_over_all_runs(tmp_path: Path) -> None:
         ({"cams": [pixels(1, 1)] * 1100}, "sample with 1101 parts: expected at most 1024"),
     ],
 )
-def test_a_value_that_does_not_fit_is_one_bad_sample(
+def test_value_that_does_not_fit_is_a_bad_sample(
     tmp_path: Path, values: dict[str, Any], why: str
 ) -> None:
     fields = (
@@ -273,7 +271,7 @@ def test_a_value_that_does_not_fit_is_one_bad_sample(
         ((IMAGE,), {"a": [[[[[[[[[1]]]]]]]]]}, "nested"),
     ],
 )
-def test_a_source_that_could_not_be_published_is_refused_before_it_is_packed(
+def test_source_that_cannot_be_published_is_refused_before_packing(
     tmp_path: Path, fields: tuple[Field, ...], info: Any, why: str
 ) -> None:
     class Untouched(Listed):
@@ -285,8 +283,8 @@ def test_a_source_that_could_not_be_published_is_refused_before_it_is_packed(
     assert not (tmp_path / "packed").exists()
 
 
-def test_two_packs_at_one_place(tmp_path: Path) -> None:
-    """The second is refused while the first one works, and does not disturb it."""
+def test_second_pack_in_the_same_folder_is_refused(tmp_path: Path) -> None:
+    """The second pack is refused while the first one runs, and does not disturb it."""
     refused: list[BaseException] = []
 
     def meanwhile(progress: Any) -> None:
@@ -301,10 +299,10 @@ def test_two_packs_at_one_place(tmp_path: Path) -> None:
     assert tree(tmp_path / "packed") == tree(tmp_path / "alone")
 
 
-def test_a_lock_file_that_was_removed_meanwhile_locks_nobody(
+def test_lock_file_removed_before_locking_does_not_lock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between opening the lock file and locking it, the pack that held it may end and remove it."""
+    """The owner of the lock may end and remove the file between open and flock."""
     real = fcntl.flock
     calls: list[int] = []
 
@@ -322,8 +320,8 @@ def test_a_lock_file_that_was_removed_meanwhile_locks_nobody(
             pass
 
 
-def test_warnings_of_pillow_stay_inside_and_filters_are_as_before(tmp_path: Path) -> None:
-    """Filters belong to the process: threads that each set them would leave them changed, or turn warnings into errors."""
+def test_pillow_warnings_are_hidden_and_filters_are_restored(tmp_path: Path) -> None:
+    """Filters are global: threads that set them would leave them changed or raise warnings."""
     odd = file_of(np.asarray(pixels(40, 40, gray=True)), "PNG", transparency=5)
     palette = [image_sample(_palette_with_alpha(i), f"{i}.png") for i in range(60)]
     before = list(warnings.filters)

@@ -1,4 +1,4 @@
-"""A pack that was stopped goes on, whatever happened to its files meanwhile; or says which one it cannot believe."""
+"""A stopped pack resumes with the same result, or names the damaged file."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ N = 120  # three shards
 
 
 class Stop(Exception):
-    """Out of the progress callback."""
+    """Raised by the progress callback."""
 
 
 @functools.cache
@@ -40,7 +40,7 @@ def source(*, stream: bool = False) -> AnySource:
 
 
 def stop_when(dest: Path, stage: str, at: int, *, stream: bool = False) -> None:
-    """A pack that ends at this point, without a word."""
+    """Starts a pack and stops it at this point."""
 
     def stop(progress: Any) -> None:
         if progress.stage == stage and progress.done >= at:
@@ -50,22 +50,22 @@ def stop_when(dest: Path, stage: str, at: int, *, stream: bool = False) -> None:
         pack(source(stream=stream), dest, on_progress=stop, **OPTIONS)
 
 
-def go_on(dest: Path, *, stream: bool = False) -> PackResult:
+def resume(dest: Path, *, stream: bool = False) -> PackResult:
     return pack(source(stream=stream), dest, **OPTIONS)
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, dict[str, str]]:
-    """The uninterrupted packs, as a listed source and as a stream."""
+    """Digests of the uninterrupted packs of a listed source and of a stream."""
     root = tmp_path_factory.mktemp("whole")
     for stream in (False, True):
-        assert go_on(root / str(stream), stream=stream).n_shards == 3
+        assert resume(root / str(stream), stream=stream).n_shards == 3
     return {stream: tree(root / str(stream)) for stream in (False, True)}
 
 
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path, bool], Path]:
-    """Gives copies of a pack that was stopped with two of three shards done."""
+    """Copies a pack that was stopped after two of three shards."""
     root = tmp_path_factory.mktemp("stopped")
     for stream in (False, True):
         stop_when(root / str(stream), "packing", 100, stream=stream)
@@ -89,14 +89,14 @@ STAGES = {
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("when", STAGES)
-def test_goes_on_after_any_stage(tmp_path: Path, whole: Whole, when: str, stream: bool) -> None:
+def test_resume_after_every_stage(tmp_path: Path, whole: Whole, when: str, stream: bool) -> None:
     stage, at, resumed_at = STAGES[when]
     stop_when(tmp_path, stage, at, stream=stream)
     with pytest.raises(
         CorruptManifest, match=r"a pack that has not finished|not a fastload dataset"
     ):
         open_dataset(tmp_path)
-    result = go_on(tmp_path, stream=stream)
+    result = resume(tmp_path, stream=stream)
     assert result.resumed_at == resumed_at
     assert (result.n_samples, result.skipped) == (N - 2, 2)
     assert tree(tmp_path) == whole[stream]
@@ -118,7 +118,7 @@ def empty(path: Path) -> None:
 
 
 def shifted(path: Path) -> None:
-    """Valid in itself, but a sample would be lost."""
+    """Changes a number and the checksum, so that a sample would be lost."""
     text = path.read_text()
     changed = text.replace('"next_position": 42', '"next_position": 43').replace(
         '"next_position": 84', '"next_position": 85'
@@ -128,7 +128,7 @@ def shifted(path: Path) -> None:
 
 
 def exchanged(path: Path) -> None:
-    """Another pack's: right in itself."""
+    """Replaces a shard by a valid shard of another pack."""
     shutil.copy(
         path.with_name("shard-00001.lmdb" if "00000" in path.name else "shard-00000.lmdb"), path
     )
@@ -155,20 +155,20 @@ CASES = [
 @pytest.mark.parametrize(
     "case", CASES, ids=lambda case: f"{'stream' if case[0] else 'list'}-{case[1]}"
 )
-def test_damaged_notes_are_never_believed(
+def test_damaged_state_is_detected(
     tmp_path: Path,
     whole: Whole,
     stopped: Stopped,
     case: tuple[bool, str],
     damage: Callable[[Path], None],
 ) -> None:
-    """Either the result is the same, or one clear error names the file; nothing is published then."""
+    """The result is the same, or one error names the file and nothing is published."""
     stream, name = case
     dest = stopped(tmp_path / "packed", stream)
     damage(dest / ".pack" / name)
     said = ""
     try:
-        go_on(dest, stream=stream)
+        resume(dest, stream=stream)
     except StoreError as error:
         said = str(error)
     if said:
@@ -181,12 +181,12 @@ def test_damaged_notes_are_never_believed(
 
 
 @pytest.mark.parametrize("number", [0, 1])
-def test_a_changed_number_in_the_notes_is_not_believed(
+def test_changed_number_in_the_state_is_detected(
     tmp_path: Path, whole: Whole, stopped: Stopped, number: int
 ) -> None:
     dest = stopped(tmp_path / "packed")
     shifted(dest / ".pack" / f"done-{number:05}.json")
-    assert go_on(dest).resumed_at == (42 if number else 0)
+    assert resume(dest).resumed_at == (42 if number else 0)
     assert tree(dest) == whole[False]
 
 
@@ -197,12 +197,12 @@ def test_damaged_shards_are_packed_again(
 ) -> None:
     dest = stopped(tmp_path / "packed")
     damage(dest / f"shard-{number:05}.lmdb")
-    assert go_on(dest).resumed_at == (42 if number else 0)
+    assert resume(dest).resumed_at == (42 if number else 0)
     assert tree(dest) == whole[False]
 
 
-def test_notes_behind_a_damaged_shard_are_forgotten(tmp_path: Path, stopped: Stopped) -> None:
-    """The first shard is packed again with one sample less, stopped, and resumed: the old second shard must not come back."""
+def test_state_after_a_damaged_shard_is_discarded(tmp_path: Path, stopped: Stopped) -> None:
+    """The first shard is packed again with one sample less. The old second shard is not reused."""
     stopped(tmp_path)
     flip(tmp_path / "shard-00000.lmdb")
     changed = given().copy()
@@ -228,8 +228,8 @@ def _raise_after(progress: Any, at: int) -> None:
         raise Stop
 
 
-def test_a_shard_nobody_noted_does_not_stay(tmp_path: Path, stopped: Stopped) -> None:
-    """Killed between a shard's rename and its note; then the source shrinks so far that this shard is not needed."""
+def test_unrecorded_shard_is_removed(tmp_path: Path, stopped: Stopped) -> None:
+    """Killed between rename and record of a shard. Then the source shrinks below it."""
     stopped(tmp_path)
     shutil.copy(tmp_path / "shard-00001.lmdb", tmp_path / "shard-00002.lmdb")
     less: list[Any] = given()[:84] + [BadImage("gone", source="gone")] * (N - 84)
@@ -239,22 +239,22 @@ def test_a_shard_nobody_noted_does_not_stay(tmp_path: Path, stopped: Stopped) ->
     assert Counter(line["source"] for line in log_of(tmp_path)) == {
         "bad": 2,
         "gone": N - 84,
-    }  # also those behind the last shard
+    }  # also bad samples after the last shard
     assert open_dataset(tmp_path).manifest.skipped == 2 + N - 84
 
 
-def test_published_but_stopped_before_the_notes_were_removed(
+def test_stopped_after_publishing_and_before_cleanup(
     tmp_path: Path, whole: Whole, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The dataset is complete: the same command tidies up and reports it; another one is refused, and tidies up as well."""
+    """The same command cleans up and reports the dataset. Another one cleans up and is refused."""
     for dest in (tmp_path / "same", tmp_path / "other"):
         with monkeypatch.context() as patched:
             patched.setattr(PackState, "remove", lambda self: (_ for _ in ()).throw(Stop()))
             with pytest.raises(Stop):
-                go_on(dest)
+                resume(dest)
         assert len(open_dataset(dest)) == N - 2  # readable already
         assert (dest / ".pack").is_dir()
-    result = go_on(tmp_path / "same")
+    result = resume(tmp_path / "same")
     assert (result.n_samples, result.n_shards, result.skipped) == (N - 2, 3, 2)
     assert result.resumed_at == N
     assert "an earlier run published this dataset" in str(result)
@@ -262,17 +262,17 @@ def test_published_but_stopped_before_the_notes_were_removed(
         pack(source(), tmp_path / "other", **{**OPTIONS, "seed": 9})
     assert tree(tmp_path / "same") == tree(tmp_path / "other") == whole[False]
     with pytest.raises(ConfigError, match="already contains a finished dataset"):
-        go_on(tmp_path / "same")
+        resume(tmp_path / "same")
 
 
 @pytest.mark.parametrize(
     ("options", "same"), [({}, True), ({"seed": 9}, False), ({"encode": "keep"}, False)]
 )
-def test_published_and_stopped_within_the_last_steps(
+def test_stopped_during_cleanup(
     tmp_path: Path, whole: Whole, options: dict[str, Any], same: bool
 ) -> None:
-    """Only an empty folder is left of the notes: the manifest tells whether it is the same pack."""
-    go_on(tmp_path)
+    """Only an empty state folder is left: the manifest decides whether it is the same pack."""
+    resume(tmp_path)
     (tmp_path / ".pack").mkdir()
     if same:
         assert pack(source(), tmp_path, **{**OPTIONS, **options}).n_samples == N - 2
@@ -282,7 +282,7 @@ def test_published_and_stopped_within_the_last_steps(
     assert tree(tmp_path) == whole[False]
 
 
-def test_leftovers_of_a_killed_pack_are_removed_and_other_files_stay(
+def test_temporary_files_are_removed_and_other_files_are_kept(
     tmp_path: Path, whole: Whole, stopped: Stopped
 ) -> None:
     stopped(tmp_path)
@@ -295,13 +295,13 @@ def test_leftovers_of_a_killed_pack_are_removed_and_other_files_stay(
     ):
         (tmp_path / name).write_bytes(b"half")
     (tmp_path / "notes.tmp").write_text("mine")
-    go_on(tmp_path)
+    resume(tmp_path)
     assert (tmp_path / "notes.tmp").read_text() == "mine"
     (tmp_path / "notes.tmp").unlink()
     assert tree(tmp_path) == whole[False]
 
 
-def test_a_listing_is_frozen(tmp_path: Path, stopped: Stopped) -> None:
-    """Samples that the source gained meanwhile are not packed: positions would no longer mean the same samples."""
+def test_listing_is_frozen(tmp_path: Path, stopped: Stopped) -> None:
+    """Samples added to the source later are not packed: positions would mean other samples."""
     stopped(tmp_path)
     assert pack(Listed([*given(), *given()[:5]], FIELDS), tmp_path, **OPTIONS).n_samples == N - 2

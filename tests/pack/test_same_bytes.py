@@ -1,4 +1,4 @@
-"""The same source and options give the same files, byte for byte: for any number of threads, interrupted or not."""
+"""The same source and options give identical files, for any number of threads and interrupts."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ FIELDS = (IMAGE, LABEL, Field("blob", "bytes"))
 
 
 class Interrupt(Exception):
-    """Stands for Ctrl-C: raised out of the progress callback, in the middle of everything."""
+    """Simulates Ctrl-C: raised by the progress callback."""
 
 
 def mixed(count: int = 150) -> list[Any]:
-    """Good samples, bad ones and some that are converted, filling three shards."""
+    """Returns good, bad and converted samples that fill three shards."""
     given: list[Any] = samples(count, extra_bytes=20_000)
     for i in range(7, count, 20):
         given[i] = BadImage(f"broken {i}", source=f"bad {i}")
@@ -47,7 +47,7 @@ def source_of(given: list[Any], *, stream: bool) -> AnySource:
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("order", ["shuffle", "source"])
-def test_any_number_of_threads(tmp_path: Path, stream: bool, order: str) -> None:
+def test_same_bytes_for_any_number_of_threads(tmp_path: Path, stream: bool, order: str) -> None:
     for jobs in (1, 2, 7):
         result = pack(
             source_of(mixed(), stream=stream),
@@ -67,7 +67,7 @@ def test_any_number_of_threads(tmp_path: Path, stream: bool, order: str) -> None
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_interrupted_after_every_few_samples(tmp_path: Path, stream: bool) -> None:
+def test_same_bytes_after_interrupts_every_few_samples(tmp_path: Path, stream: bool) -> None:
     options: dict[str, Any] = {"on_error": "skip", "seed": 5, **SMALL_SHARDS}
     whole = pack(source_of(mixed(), stream=stream), tmp_path / "whole", jobs=2, **options)
     dest = tmp_path / "pieces"
@@ -104,8 +104,8 @@ def test_interrupted_after_every_few_samples(tmp_path: Path, stream: bool) -> No
     assert content(dest) == content(tmp_path / "whole")
 
 
-def test_the_digest_sees_a_changed_sample(tmp_path: Path) -> None:
-    """The comparisons above can fail."""
+def test_digest_detects_a_changed_sample(tmp_path: Path) -> None:
+    """Proves that the comparisons above can fail."""
     given = mixed()
     pack(source_of(given, stream=False), tmp_path / "a", on_error="skip", **SMALL_SHARDS)
     given[0] = given[1]

@@ -1,4 +1,4 @@
-"""`--encode jpeg|raw|auto`, `--quality`, `--max-side`, `--resize`, `--restart`: sizes are right and labels move along."""
+"""`--encode`, `--quality`, `--max-side`, `--resize`, `--restart`: sizes, pixels and labels."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ LABELS = (
 
 
 def packed(dest: Path, values: list[Any], **options: Any) -> tuple[PackResult, Dataset]:
-    """Packs images in their order; for arrays with one channel too."""
+    """Packs images, also arrays with one channel, in their order."""
     result = pack(
         Listed([image_sample(value, f"{i}.jpg") for i, value in enumerate(values)], (IMAGE,)),
         dest,
@@ -62,7 +62,7 @@ def packed(dest: Path, values: list[Any], **options: Any) -> tuple[PackResult, D
     ],
 )
 @pytest.mark.parametrize("encode", ["keep", "jpeg", "raw"])
-def test_sizes(
+def test_max_side_and_resize_give_the_expected_size(
     tmp_path: Path,
     size: tuple[int, int],
     option: dict[str, Any],
@@ -77,15 +77,15 @@ def test_sizes(
         assert tuple(dataset.sizes()[i]) == expected[::-1]
 
 
-def test_scaled_pixels_are_those_of_the_picture(tmp_path: Path) -> None:
-    """Half size of a smooth picture: each pixel is near the mean of its four; off by one pixel would be off by 20 and more."""
+def test_scaled_pixels_match_the_image(tmp_path: Path) -> None:
+    """At half size, each pixel is near the mean of four. An offset of one pixel differs by 20."""
     array = pixels(128, 96, grain=32)
     _, dataset = packed(tmp_path / "packed", [file_of(array, "PNG")], max_side=64, encode="raw")
     mean = array.reshape(48, 2, 64, 2, 3).mean((1, 3))
     assert np.abs(dataset[0]["image"] - mean).max() <= 4
 
 
-def test_orientation_counts_before_scaling(tmp_path: Path) -> None:
+def test_orientation_is_applied_before_scaling(tmp_path: Path) -> None:
     exif = Image.Exif()
     exif[0x0112] = 6
     data = file_of(pixels(200, 100, grain=20), exif=exif, quality=95)
@@ -99,8 +99,8 @@ def test_orientation_counts_before_scaling(tmp_path: Path) -> None:
     assert np.abs(dataset[0]["image"].astype(int) - upright).mean() < 4
 
 
-def test_resize_means_the_shown_size(tmp_path: Path) -> None:
-    """Stored 200 x 100 and turned by EXIF it is shown as 100 x 200: the one size is a change, the other is not."""
+def test_resize_applies_to_the_upright_size(tmp_path: Path) -> None:
+    """A file of 200 x 100 with EXIF rotation is 100 x 200 upright: only one size is a change."""
     exif = Image.Exif()
     exif[0x0112] = 6
     data = file_of(pixels(200, 100), exif=exif)
@@ -112,8 +112,8 @@ def test_resize_means_the_shown_size(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [(30, 20), (45, 20), (20, 31), (7, 50), (61, 41)])
-def test_masks_take_the_nearest_label(tmp_path: Path, size: tuple[int, int]) -> None:
-    """The label under the middle of the new pixel, by the exact fraction; Pillow's NEAREST errs where it meets an edge."""
+def test_masks_are_scaled_to_the_nearest_label(tmp_path: Path, size: tuple[int, int]) -> None:
+    """The label at the center of the new pixel, exactly. Pillow's NEAREST is wrong at edges."""
     labels = np.random.default_rng(1).integers(0, 256, (20, 30), dtype=np.uint8)
     sample = image_sample(pixels(30, 20), mask=labels)
     pack(Listed([sample], (IMAGE, Field("mask", "mask"))), tmp_path / "packed", resize=size)
@@ -125,7 +125,7 @@ def test_masks_take_the_nearest_label(tmp_path: Path, size: tuple[int, int]) -> 
     np.testing.assert_array_equal(open_dataset(tmp_path / "packed")[0]["mask"], expected)
 
 
-def test_jpeg_quality_decides_bytes_and_error(tmp_path: Path) -> None:
+def test_jpeg_quality_changes_size_and_error(tmp_path: Path) -> None:
     array = pixels(160, 120, grain=3)
     sizes, errors = [], []
     for quality in (30, 60, 95):
@@ -160,8 +160,8 @@ def test_gray_jpegs_stay_gray_when_encoded_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_auto_chooses_pixels_for_small_images_and_says_so(tmp_path: Path, stream: bool) -> None:
-    """28 x 28 gray as JPEG is larger than its pixels, so both sides of the comparison agree on every machine."""
+def test_auto_chooses_pixels_for_small_images_and_reports_it(tmp_path: Path, stream: bool) -> None:
+    """A 28 x 28 gray JPEG is larger than its pixels, so the choice is the same on every machine."""
     given = [
         image_sample(file_of(pixels(28, 28, seed=i, gray=True, grain=1), quality=95))
         for i in range(70)
@@ -176,7 +176,7 @@ def test_auto_chooses_pixels_for_small_images_and_says_so(tmp_path: Path, stream
     assert dataset.manifest.options["encoded"] == "raw"
 
 
-def test_auto_keeps_files_that_pixels_would_blow_up(tmp_path: Path) -> None:
+def test_auto_keeps_files_that_are_much_smaller_than_pixels(tmp_path: Path) -> None:
     result, dataset = packed(
         tmp_path / "packed", [file_of(pixels(400, 300, grain=50), quality=60)] * 3, encode="auto"
     )
@@ -187,7 +187,7 @@ def test_auto_keeps_files_that_pixels_would_blow_up(tmp_path: Path) -> None:
 
 
 def test_auto_is_not_measured_again_by_a_resumed_pack(tmp_path: Path) -> None:
-    """The choice is remembered: a resumed pack that finds another one on disk follows it."""
+    """The choice is stored: a resumed pack uses it even if it differs."""
     source = Listed(
         [
             *(image_sample(file_of(pixels(28, 28, seed=i, gray=True, grain=1))) for i in range(5)),
@@ -206,7 +206,9 @@ def test_auto_is_not_measured_again_by_a_resumed_pack(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("restart", "interval"), [(0, 0), (1, 1), (5, 5), (-1, None)])
-def test_restart_markers(tmp_path: Path, restart: int, interval: int | None) -> None:
+def test_restart_option_sets_the_interval(
+    tmp_path: Path, restart: int, interval: int | None
+) -> None:
     if core() is None:
         pytest.skip("not run: no native core")
     _, dataset = packed(
@@ -228,7 +230,7 @@ def test_restart_markers(tmp_path: Path, restart: int, interval: int | None) -> 
 
 
 def marked_image(size: tuple[int, int], points: NDArray[np.float64]) -> NDArray[np.uint8]:
-    """Black, with a white 9 x 9 square around each point (in pixels, the middle of pixel 0 is 0.5)."""
+    """Returns black with a white 9 x 9 square around each point (center of pixel 0 is 0.5)."""
     image = np.zeros((size[1], size[0], 3), np.uint8)
     for x, y in points:
         image[int(y) - 4 : int(y) + 5, int(x) - 4 : int(x) + 5] = 255
@@ -294,7 +296,9 @@ def test_labels_move_with_the_image(tmp_path: Path, option: dict[str, Any], as_f
 
 @pytest.mark.parametrize("option", [{}, {"max_side": 20}])
 @pytest.mark.parametrize("nothing", [[], np.zeros((0, 4), np.float32), np.zeros((0,))])
-def test_images_without_objects(tmp_path: Path, option: dict[str, Any], nothing: Any) -> None:
+def test_images_without_objects_have_empty_labels(
+    tmp_path: Path, option: dict[str, Any], nothing: Any
+) -> None:
     points: Any = nothing[:, :2] if np.ndim(nothing) == 2 else nothing
     sample = Sample({"image": pixels(40, 30), "boxes": nothing, "points": points}, source="a")
     pack(Listed([sample], LABELS), tmp_path / "packed", **option)
@@ -323,7 +327,7 @@ def test_images_without_objects(tmp_path: Path, option: dict[str, Any], nothing:
 def test_labels_of_the_wrong_shape_are_a_bad_sample(
     tmp_path: Path, option: dict[str, Any], field: str, value: Any
 ) -> None:
-    """With and without scaling: named, skipped, and the next sample is right."""
+    """With and without scaling, the bad sample is named and skipped, and the next one is packed."""
     bad, good = (
         Sample({"image": pixels(40, 30), field: given}, source=name)
         for given, name in ((value, "bad"), (None, "good"))
@@ -340,7 +344,7 @@ def test_each_of_several_images_scales_its_own_labels(tmp_path: Path) -> None:
         Field("cams", "image", list=True),
         Field("rear", "image"),
         Field("seen", "points", list=True, image="cams"),
-        Field("behind", "points", image="rear"),
+        Field("rear_points", "points", image="rear"),
     )
     cameras: list[Any] = [pixels(100, 50), pixels(40, 40)]
     sample = Sample(
@@ -348,7 +352,7 @@ def test_each_of_several_images_scales_its_own_labels(tmp_path: Path) -> None:
             "cams": cameras,
             "rear": pixels(50, 200),
             "seen": [np.array([[100.0, 50.0]])] * 2,
-            "behind": np.array([[50.0, 200.0]]),
+            "rear_points": np.array([[50.0, 200.0]]),
         },
         source="a",
     )
@@ -357,7 +361,7 @@ def test_each_of_several_images_scales_its_own_labels(tmp_path: Path) -> None:
     assert [image.shape for image in found["cams"]] == [(25, 50, 3), (40, 40, 3)]
     np.testing.assert_allclose(found["seen"][0], [[50, 25]])
     np.testing.assert_allclose(found["seen"][1], [[100, 50]])  # its image was small enough
-    np.testing.assert_allclose(found["behind"], [[12, 50]])  # 50 x 200 became 12 x 50
+    np.testing.assert_allclose(found["rear_points"], [[12, 50]])  # 50 x 200 became 12 x 50
     assert found["rear"].shape[:2] == (50, 12)
 
 
@@ -416,6 +420,6 @@ def test_options_out_of_range_are_refused(options: dict[str, Any]) -> None:
     PackOptions(resize=(3, 4), on_error="skip", max_bad=3)
 
 
-def test_large_results_become_png_unless_asked_otherwise(tmp_path: Path) -> None:
+def test_large_arrays_become_png_by_default(tmp_path: Path) -> None:
     _, dataset = packed(tmp_path / "packed", [file_of(pixels(400, 300), "BMP")])
     assert dataset.record(0).parts[0].codec == PNG

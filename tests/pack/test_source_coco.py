@@ -15,7 +15,7 @@ from fastload._pack.sources.outlines import decode_runs, instance_mask
 from fastload.errors import BadImage, ConfigError
 from tests.source_contract import outcome, put_image, samples_of
 
-# 3 x 4 mask, column by column: 2 out, 3 in, 1 out, 2 in, 4 out
+# 3 x 4 mask in column order: 2 outside, 3 inside, 1 outside, 2 inside, 4 outside
 PLAIN = {"size": [3, 4], "counts": [2, 3, 1, 2, 4]}
 INSIDE = [[0, 1, 1, 0], [0, 1, 1, 0], [1, 0, 0, 0]]
 
@@ -34,7 +34,7 @@ def _box(
 
 
 def _dataset(root: Path, **changes: object) -> Path:
-    """Images 30 and 10 (in this order) under ROOT/val2017, annotations in ROOT/annotations/instances_val2017.json."""
+    """Writes images 30 and 10 (in this order) to ROOT/val2017, and the annotation file."""
     for name in ("a.jpg", "b.jpg"):
         put_image(root / "val2017" / name)
     square = [[2, 2, 6, 2, 6, 6, 2, 6]]
@@ -71,7 +71,7 @@ def _dataset(root: Path, **changes: object) -> Path:
 
 
 @pytest.mark.parametrize("by", ["folder", "file"])
-def test_boxes_and_labels(tmp_path: Path, by: str) -> None:
+def test_boxes_and_labels_are_read(tmp_path: Path, by: str) -> None:
     path = _dataset(tmp_path)
     source = CocoSource(tmp_path if by == "folder" else path)
     assert source.info == {
@@ -92,7 +92,7 @@ def test_boxes_and_labels(tmp_path: Path, by: str) -> None:
     np.testing.assert_array_equal(second.values["labels"], [0])
 
 
-def test_an_image_without_annotations_stays(tmp_path: Path) -> None:
+def test_image_without_annotations_is_kept(tmp_path: Path) -> None:
     _dataset(tmp_path, annotations=[])
     for sample in samples_of(CocoSource(tmp_path, masks=True)):
         assert sample.values["boxes"].shape == (0, 4)
@@ -101,7 +101,7 @@ def test_an_image_without_annotations_stays(tmp_path: Path) -> None:
         assert sample.values["instances"].shape == (16, 16)
 
 
-def test_masks_number_the_boxes_and_the_smaller_is_on_top(tmp_path: Path) -> None:
+def test_masks_number_boxes_with_smaller_on_top(tmp_path: Path) -> None:
     _dataset(tmp_path)
     mask = samples_of(CocoSource(tmp_path, masks=True))[0].values["instances"]
     assert mask[4, 4] == 1  # the square, on top of the crowd
@@ -111,7 +111,7 @@ def test_masks_number_the_boxes_and_the_smaller_is_on_top(tmp_path: Path) -> Non
     assert set(np.unique(mask)) == {0, 1, 2}
 
 
-def test_run_lengths_plain_and_packed() -> None:
+def test_plain_and_compressed_run_lengths() -> None:
     for counts in (
         PLAIN["counts"],
         "231O3",
@@ -120,7 +120,7 @@ def test_run_lengths_plain_and_packed() -> None:
         np.testing.assert_array_equal(found, np.array(INSIDE, dtype=bool))
 
 
-def test_packed_run_lengths_agree_with_pycocotools() -> None:
+def test_compressed_run_lengths_equal_pycocotools() -> None:
     tools = pytest.importorskip("pycocotools.mask", reason="not run: no pycocotools")
     rng = np.random.default_rng(5)
     for _ in range(200):
@@ -140,7 +140,7 @@ def test_packed_run_lengths_agree_with_pycocotools() -> None:
 @pytest.mark.filterwarnings(
     "ignore:__array__ implementation:DeprecationWarning"
 )  # pycocotools 2.0.11 on numpy 2
-def test_polygons_agree_with_pycocotools_but_for_the_edge() -> None:
+def test_polygons_match_pycocotools_except_at_edges() -> None:
     tools = pytest.importorskip("pycocotools.mask", reason="not run: no pycocotools")
     rng = np.random.default_rng(6)
     for _ in range(50):
@@ -160,7 +160,7 @@ def test_polygons_agree_with_pycocotools_but_for_the_edge() -> None:
         assert (ours ^ theirs).sum() <= 0.03 * theirs.sum()
 
 
-def test_polygons_fill_the_pixels_whose_middle_they_hold() -> None:
+def test_polygons_fill_pixels_whose_center_is_inside() -> None:
     def drawn(*corners: float) -> list[list[int]]:
         return instance_mask([[list(corners)]], [1.0], width=4, height=3, source="x").tolist()  # type: ignore[no-any-return]
 
@@ -190,7 +190,7 @@ def test_polygons_fill_the_pixels_whose_middle_they_hold() -> None:
         ("?", "polygons or run lengths"),
     ],
 )
-def test_segmentations_that_cannot_be_drawn(segmentation: object, message: str) -> None:
+def test_invalid_segmentations_are_refused(segmentation: object, message: str) -> None:
     with pytest.raises(BadImage) as caught:
         instance_mask([segmentation], [1.0], width=4, height=3, source="x")  # type: ignore[list-item]
     assert message in str(caught.value)
@@ -200,7 +200,7 @@ def test_segmentations_that_cannot_be_drawn(segmentation: object, message: str) 
     )
 
 
-def test_a_mask_of_any_size_is_not_made() -> None:
+def test_too_large_mask_is_refused() -> None:
     with pytest.raises(BadImage, match="at most 16384 per side"):
         instance_mask([], [], width=10**6, height=10**6, source="x")
 
@@ -233,15 +233,15 @@ def test_bad_annotations_are_bad_samples(
 
 
 @pytest.mark.parametrize(
-    ("size", "turned", "says"),
+    ("size", "orientation", "says"),
     [((16, 12), 1, "16x12"), ((16, 12), 6, "12x16"), ((32, 32), 1, "32x32")],
 )
-def test_boxes_of_a_picture_that_was_scaled_or_not_upright_are_refused(
-    tmp_path: Path, size: tuple[int, int], turned: int, says: str
+def test_boxes_of_a_scaled_or_rotated_image_are_refused(
+    tmp_path: Path, size: tuple[int, int], orientation: int, says: str
 ) -> None:
     path = _dataset(tmp_path)
     exif = Image.Exif()
-    exif[0x112] = turned
+    exif[0x112] = orientation
     Image.new("RGB", size).save(tmp_path / "val2017" / "b.jpg", exif=exif)
     good, bad = outcome(CocoSource(path))
     assert [sample.source for sample in good] == ["a.jpg"]
@@ -251,7 +251,7 @@ def test_boxes_of_a_picture_that_was_scaled_or_not_upright_are_refused(
     ]
 
 
-def test_boxes_of_the_upright_picture_are_taken(tmp_path: Path) -> None:
+def test_boxes_of_the_upright_image_are_accepted(tmp_path: Path) -> None:
     exif = Image.Exif()
     exif[0x112] = 6
     path = _dataset(
@@ -286,7 +286,7 @@ def test_a_missing_image_is_a_bad_sample(tmp_path: Path) -> None:
         ({"images": [{"id": 1, "file_name": "z.jpg"}]}, "the first image z.jpg is in none of"),
     ],
 )
-def test_files_that_cannot_be_used(
+def test_invalid_annotation_files_are_refused(
     tmp_path: Path, changes: dict[str, object], message: str
 ) -> None:
     _dataset(tmp_path, **changes)
@@ -296,7 +296,7 @@ def test_files_that_cannot_be_used(
     assert len(samples_of(CocoSource(tmp_path))) == 2
 
 
-def test_broken_json_has_line_and_column(tmp_path: Path) -> None:
+def test_broken_json_is_reported_with_line_and_column(tmp_path: Path) -> None:
     path = _dataset(tmp_path)
     lines = path.read_text(encoding="utf-8").splitlines()
     place = next(i for i, line in enumerate(lines) if '"bbox"' in line)
@@ -308,14 +308,14 @@ def test_broken_json_has_line_and_column(tmp_path: Path) -> None:
         CocoSource(tmp_path)
 
 
-def test_annotations_of_no_image_are_counted(tmp_path: Path) -> None:
+def test_annotations_without_image_are_counted(tmp_path: Path) -> None:
     _dataset(tmp_path, annotations=[_box(1, 12345, [0, 0, 1, 1]), _box(2, 10, [0, 0, 1, 1])])
     source = CocoSource(tmp_path)
     assert source.info["annotations_without_image"] == 1
     assert [len(sample.values["boxes"]) for sample in samples_of(source)] == [0, 1]
 
 
-def test_splits_and_folders(tmp_path: Path) -> None:
+def test_splits_and_folders_are_found(tmp_path: Path) -> None:
     path = _dataset(tmp_path)
     (path.parent / "instances_train2017.json").write_bytes(path.read_bytes())
     (path.parent / "captions_val2017.json").write_text('{"images": [], "annotations": []}')
@@ -329,7 +329,7 @@ def test_splits_and_folders(tmp_path: Path) -> None:
     )
 
 
-def test_roboflow_folders(tmp_path: Path) -> None:
+def test_roboflow_folders_are_read(tmp_path: Path) -> None:
     path = _dataset(tmp_path / "x")
     for split in ("train", "valid"):
         (tmp_path / "r" / split).mkdir(parents=True)
@@ -341,7 +341,7 @@ def test_roboflow_folders(tmp_path: Path) -> None:
         CocoSource(tmp_path / "r")
 
 
-def test_a_table_that_changes_after_listing(tmp_path: Path) -> None:
+def test_annotation_file_changed_after_listing_is_refused(tmp_path: Path) -> None:
     path = _dataset(tmp_path)
     source = CocoSource(tmp_path)
     path.write_text(

@@ -1,4 +1,4 @@
-"""What a path is, is found by looking; what is unclear is said."""
+"""The format of a path is detected from its content. Ambiguous paths are refused."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _tar(path: Path) -> Path:
     return path
 
 
-# format, what is made under the root, what is asked about
+# format, files created below the root, path to detect
 LAYOUTS: dict[str, tuple[str, Callable[[Path], object], str]] = {
     "class folders": ("folder", lambda r: put_image(r / "cat" / "1.jpg"), ""),
     "splits": ("folder", lambda r: put_image(r / "train" / "cat" / "1.png"), ""),
@@ -132,18 +132,18 @@ LAYOUTS: dict[str, tuple[str, Callable[[Path], object], str]] = {
 def test_layouts_are_recognized(
     tmp_path: Path, layout: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    name, make, asked = LAYOUTS[layout]
+    name, make, target = LAYOUTS[layout]
     make(tmp_path)
-    assert detect(tmp_path / asked) == name
-    assert detect(str(tmp_path / asked)) == name
+    assert detect(tmp_path / target) == name
+    assert detect(str(tmp_path / target)) == name
     assert capfd.readouterr() == ("", "")
 
 
-def test_every_format_is_in_the_table() -> None:
+def test_every_format_has_a_detection_case() -> None:
     assert {name for name, _, _ in LAYOUTS.values()} == set(FORMATS)
 
 
-def test_unknown_lists_what_was_looked_for(tmp_path: Path) -> None:
+def test_unknown_path_lists_the_expected_formats(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         detect(tmp_path)
     assert all(f"{name}: {each.expected}" in str(caught.value) for name, each in FORMATS.items())
@@ -155,7 +155,7 @@ def test_unknown_lists_what_was_looked_for(tmp_path: Path) -> None:
         detect(tmp_path / "nowhere")
 
 
-def test_two_formats_at_once_must_be_decided(tmp_path: Path) -> None:
+def test_two_matching_formats_are_refused(tmp_path: Path) -> None:
     _tar(tmp_path / "x.tar")
     _text(tmp_path / "x.csv", "a\n1\n")
     with pytest.raises(
@@ -166,7 +166,7 @@ def test_two_formats_at_once_must_be_decided(tmp_path: Path) -> None:
     assert open_source(tmp_path, format="lists").name == "lists"
 
 
-def test_a_list_beside_class_folders_must_be_decided(tmp_path: Path) -> None:
+def test_list_next_to_class_folders_is_refused(tmp_path: Path) -> None:
     for name in ("cat/1.jpg", "dog/1.jpg"):
         put_image(tmp_path / name)
     _text(tmp_path / "scores.csv", "a\n1\n")
@@ -174,7 +174,7 @@ def test_a_list_beside_class_folders_must_be_decided(tmp_path: Path) -> None:
         detect(tmp_path)
 
 
-def test_options_are_the_formats_own(tmp_path: Path) -> None:
+def test_format_accepts_only_its_own_options(tmp_path: Path) -> None:
     put_image(tmp_path / "cat" / "1.jpg")
     assert open_source(tmp_path, labels=False).fields == (Field("image", "image"),)
     with pytest.raises(
@@ -188,7 +188,7 @@ def test_options_are_the_formats_own(tmp_path: Path) -> None:
         open_source(tmp_path, format="zip")
 
 
-def test_a_source_of_ones_own_is_taken_as_it_is() -> None:
+def test_custom_source_is_returned_unchanged() -> None:
     class Mine:
         name = "mine"
         fields = (Field("n", "int"),)
@@ -218,8 +218,8 @@ def test_a_source_of_ones_own_is_taken_as_it_is() -> None:
     assert len(samples_of(mine)) == 3
 
 
-def test_the_teams_data(tmp_path: Path) -> None:
-    """What tools/makedata writes for teams C and D (A and B: see the tests of their formats)."""
+def test_generated_team_data_is_recognized(tmp_path: Path) -> None:
+    """Data of tools/makedata for teams C and D. The tests of the formats cover A and B."""
     gray.make(tmp_path / "gray", n=8)
     source = open_source(tmp_path / "gray")
     assert source.name == "folder"
@@ -238,7 +238,7 @@ def test_the_teams_data(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "of"), [("list.CSV", "lists"), ("part.tar", "webdataset"), ("train.parquet", "hf")]
 )
-def test_a_format_is_found_behind_a_link_and_in_capitals(
+def test_format_is_found_through_a_link_and_in_upper_case(
     tmp_path: Path, name: str, of: str
 ) -> None:
     (tmp_path / "there").write_bytes(b"path,label\n")

@@ -1,4 +1,4 @@
-"""Files of a source are listed in one order and read whole, whatever their names."""
+"""Files of a source are listed in a fixed order and read completely, with any name."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def test_any_name_can_be_shown_and_read_back(raw: bytes) -> None:
 
 
 @given(st.binary(min_size=1, max_size=30), st.binary(min_size=1, max_size=30))
-def test_two_names_never_look_alike(one: bytes, two: bytes) -> None:
+def test_different_names_print_differently(one: bytes, two: bytes) -> None:
     assert (printable(os.fsdecode(one)) == printable(os.fsdecode(two))) == (one == two)
 
 
-def test_odd_names_are_escaped_and_plain_ones_are_not() -> None:
+def test_only_unprintable_names_are_escaped() -> None:
     assert printable("café/photo 1.jpg") == "café/photo 1.jpg"
     assert printable("caf\udce9.jpg") == r"caf\xe9.jpg"
     assert printable("a\x1b[31m\n.jpg") == r"a\x1b[31m\x0a.jpg"
@@ -53,7 +53,7 @@ def test_a_link_inside_the_root_is_followed(tmp_path: Path) -> None:
     assert [entry.path for entry in walk(tmp_path / "way")] == ["x.jpg", "y.jpg"]
 
 
-def test_a_relative_root_is_where_the_process_is_now(
+def test_relative_root_follows_the_current_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("one", "two"):
@@ -64,14 +64,14 @@ def test_a_relative_root_is_where_the_process_is_now(
         assert read_bounded("root", f"{name}.jpg") == name.encode()
 
 
-def test_limit_is_exact(tmp_path: Path) -> None:
+def test_size_limit_is_exact(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b"12345")
     assert read_bounded(tmp_path, "x", limit=5) == b"12345"
     with pytest.raises(BadImage, match=r"x: has 5 bytes, expected at most 4"):
         read_bounded(tmp_path, "x", limit=4)
 
 
-def test_walk_is_sorted_and_leaves_hidden_files_out(tmp_path: Path) -> None:
+def test_walk_is_sorted_and_skips_hidden_files(tmp_path: Path) -> None:
     for name in (
         "b/2.jpg",
         "b/10.jpg",
@@ -101,7 +101,7 @@ def test_a_deep_tree_needs_no_recursion(tmp_path: Path) -> None:
     assert read_bounded(tmp_path, entry.path) == b"x"
 
 
-def test_image_names() -> None:
+def test_image_names_are_recognized_by_suffix() -> None:
     assert all(
         is_image_name(name)
         for name in ("a.jpg", "a.JPEG", "b.Png", "a.webp", "a.bmp", "a.tif", "a.TIFF")

@@ -65,7 +65,7 @@ def test_flat_folders_have_no_label(tmp_path: Path) -> None:
     ]
 
 
-def test_named_classes_decide(tmp_path: Path) -> None:
+def test_given_classes_define_the_labels(tmp_path: Path) -> None:
     for name in ("cat/1.jpg", "dog/1.jpg", "other/1.jpg", "stray.jpg"):
         put_image(tmp_path / name)
     good, bad = outcome(FolderSource(tmp_path, classes=["dog", "cat", "cow"]))
@@ -90,7 +90,7 @@ def test_an_empty_class_keeps_its_number(tmp_path: Path) -> None:
     assert set(samples_of(FolderSource(tmp_path / "y"))[0].values) == {"image"}
 
 
-def test_no_image_at_all(tmp_path: Path) -> None:
+def test_folder_without_images_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.gif").write_bytes(b"GIF89a")
     with pytest.raises(ConfigError, match=r"no images found\. Expected files with \.jpg"):
         list(FolderSource(tmp_path).refs())

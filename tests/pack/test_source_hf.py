@@ -36,7 +36,7 @@ def _table(n: int = 5, **more: object) -> Any:
         "tags": pa.array([[0, 2][: i % 3] for i in range(n)], pa.list_(pa.int64())),
         "score": pa.array([i / 2 for i in range(n)], pa.float32()),
         "text": pa.array([None if i == 1 else f"t{i}" for i in range(n)]),
-        "objects": pa.array([{"bbox": [[1.0, 2, 3, 4]] * i, "who": ["x"]} for i in range(n)]),
+        "objects": pa.array([{"bbox": [[1.0, 2, 3, 4]] * i, "names": ["x"]} for i in range(n)]),
         **more,
     }
     return pa.table(columns).replace_schema_metadata(
@@ -86,14 +86,14 @@ def _check(source: HuggingFaceSource) -> None:
     assert [sample.values["text"] for sample in found] == ["t0", None, "t2", "t3", "t4"]
     np.testing.assert_array_equal(found[2].values["tags"], [0, 2])
     assert found[0].values["tags"].shape == (0,)
-    assert found[1].values["objects"] == {"bbox": [[1.0, 2.0, 3.0, 4.0]], "who": ["x"]}
+    assert found[1].values["objects"] == {"bbox": [[1.0, 2.0, 3.0, 4.0]], "names": ["x"]}
     assert found[3].values["score"] == 1.5
     assert [sample.source for sample in samples_of(source)] == [
         sample.source for sample in found
     ]  # it can be read again
 
 
-def test_parquet_files(tmp_path: Path) -> None:
+def test_parquet_files_are_read(tmp_path: Path) -> None:
     pq.write_table(_table(), tmp_path / "x.parquet", row_group_size=2)
     source = HuggingFaceSource(tmp_path / "x.parquet")
     assert source.n_samples == 5
@@ -119,12 +119,12 @@ def test_parquet_folders_have_splits(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("stream", [True, False], ids=["stream form", "file form"])
-def test_arrow_files(tmp_path: Path, stream: bool) -> None:
+def test_arrow_files_are_read(tmp_path: Path, stream: bool) -> None:
     _arrow(tmp_path / "x.arrow", _table(), stream=stream)
     _check(HuggingFaceSource(tmp_path / "x.arrow"))
 
 
-def test_saved_to_disk(tmp_path: Path) -> None:
+def test_saved_datasets_are_read(tmp_path: Path) -> None:
     _check(HuggingFaceSource(_saved(tmp_path / "one", _table())))
     table = _table(4)
     for split in ("train", "test"):
@@ -136,7 +136,7 @@ def test_saved_to_disk(tmp_path: Path) -> None:
     assert len(samples_of(HuggingFaceSource(tmp_path / "dict", split="test"))) == 4
 
 
-def test_what_datasets_itself_writes(tmp_path: Path) -> None:
+def test_files_written_by_datasets_are_read(tmp_path: Path) -> None:
     script = """
 import sys
 import numpy as np
@@ -191,7 +191,7 @@ made.to_parquet(sys.argv[1] + "/x.parquet")
     ] == [3, 1]
 
 
-def test_images_by_path_and_without_anything(tmp_path: Path) -> None:
+def test_image_cells_with_only_a_path_or_nothing(tmp_path: Path) -> None:
     put_image(tmp_path / "img" / "a.jpg")
     cells = [
         {"bytes": None, "path": "img/a.jpg"},
@@ -211,7 +211,7 @@ def test_images_by_path_and_without_anything(tmp_path: Path) -> None:
     assert "no such file" in bad[0] or "leads outside the root" in bad[0]
 
 
-def test_bytes_that_are_images(tmp_path: Path) -> None:
+def test_image_bytes_are_detected(tmp_path: Path) -> None:
     table = pa.table(
         {
             "jpg": pa.array(IMAGES[:2], pa.binary()),
@@ -252,7 +252,7 @@ def test_columns_can_be_chosen(tmp_path: Path) -> None:
         HuggingFaceSource(tmp_path / "x.parquet", columns=["x"])
 
 
-def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+def test_unreadable_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "x.parquet").write_bytes(b"PAR1 not really PAR1")
     with pytest.raises(ConfigError, match=r"x\.parquet: not a readable Arrow or Parquet file"):
         HuggingFaceSource(tmp_path / "x.parquet")
@@ -270,7 +270,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         HuggingFaceSource(folder)
 
 
-def test_without_pyarrow_the_command_is_named(tmp_path: Path) -> None:
+def test_missing_pyarrow_error_has_the_install_command(tmp_path: Path) -> None:
     (tmp_path / "x.parquet").write_bytes(b"PAR1")
     script = (
         "import sys; sys.modules['pyarrow'] = None\n"

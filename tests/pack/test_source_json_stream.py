@@ -1,4 +1,4 @@
-"""Large JSON tables are streamed: same elements as json.loads, with exact offsets, and faults with line and column."""
+"""JsonStream yields the elements of json.loads with exact offsets and error positions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ VALUES = st.recursive(
 
 
 class Slow(io.BytesIO):
-    """Hands out a few bytes at a time, so that every element lies across a border."""
+    """Returns a few bytes per read, so that every element crosses a chunk boundary."""
 
     def __init__(self, data: bytes, step: int) -> None:
         super().__init__(data)
@@ -34,7 +34,7 @@ class Slow(io.BytesIO):
 
 
 @given(st.lists(VALUES, max_size=6), st.integers(1, 7), st.sampled_from([None, 1]), st.booleans())
-def test_an_array_is_streamed_whole(
+def test_array_is_streamed_completely(
     values: list[object], step: int, indent: int | None, ascii_only: bool
 ) -> None:
     data = json.dumps(values, indent=indent, ensure_ascii=ascii_only).encode(
@@ -51,7 +51,7 @@ def test_an_array_is_streamed_whole(
 
 
 @given(st.dictionaries(st.text(max_size=5), VALUES, max_size=5), st.integers(1, 7))
-def test_arrays_of_an_object_are_streamed_and_the_rest_is_passed_over(
+def test_arrays_of_an_object_are_streamed_and_the_rest_is_skipped(
     table: dict[str, object], step: int
 ) -> None:
     data = json.dumps(table).encode()
@@ -78,7 +78,7 @@ def test_arrays_of_an_object_are_streamed_and_the_rest_is_passed_over(
     ],
 )
 @pytest.mark.parametrize("step", [1, 100])
-def test_faults_have_line_and_column(text: str, line: int, column: int, step: int) -> None:
+def test_errors_have_line_and_column(text: str, line: int, column: int, step: int) -> None:
     with pytest.raises(
         BadImage, match=rf"table\.json: broken JSON at line {line}, column {column}: "
     ):
@@ -86,14 +86,14 @@ def test_faults_have_line_and_column(text: str, line: int, column: int, step: in
     assert len(list(JsonStream(io.BytesIO(b"[1, 2]"), "x").elements())) == 2
 
 
-def test_a_byte_order_mark_is_passed_over() -> None:
+def test_byte_order_mark_is_skipped() -> None:
     assert [
         element.value("x")
         for element in JsonStream(io.BytesIO(b'\xef\xbb\xbf[{"a": 1}]'), "x").elements()
     ] == [{"a": 1}]
 
 
-def test_an_endless_element_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_long_element_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jsontext, "MAX_ELEMENT_BYTES", 10_000)
     monkeypatch.setattr(jsontext, "_CHUNK_BYTES", 1000)
     stream = io.BytesIO(b'["' + b"x" * 1_000_000)
@@ -111,7 +111,7 @@ def test_an_endless_element_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         (b"1" * 5000, "broken JSON: Exceeds the limit"),
     ],
 )
-def test_parse_json_names_the_fault(data: bytes, message: str) -> None:
+def test_parse_json_reports_the_error(data: bytes, message: str) -> None:
     with pytest.raises(BadImage, match=f"^x: .*{message}"):
         parse_json(data, "x")
     assert parse_json(b"[1]", "x") == [1]

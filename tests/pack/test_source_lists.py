@@ -1,4 +1,4 @@
-"""CSV and JSONL rows become samples; columns become fields of the right kind."""
+"""Rows of CSV and JSONL lists become samples, and columns become fields of the right kind."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _kinds(source: ListSource) -> dict[str, str]:
     return {field.name: field.kind.name for field in source.fields}
 
 
-def test_csv_columns_find_their_kinds(tmp_path: Path) -> None:
+def test_kinds_of_csv_columns_are_inferred(tmp_path: Path) -> None:
     path = _csv(
         tmp_path,
         "id,path,label,score,count,flag,zip,note,extra\n"
@@ -142,7 +142,7 @@ def test_jsonl_keeps_types_and_lists(tmp_path: Path) -> None:
     assert two.values["boxes"].shape == (0, 4)
 
 
-def test_types_can_be_said(tmp_path: Path) -> None:
+def test_types_can_be_given(tmp_path: Path) -> None:
     path = _csv(tmp_path, "path,x,label\nimg/0.jpg,1,b\nimg/1.jpg,2,a\n")
     source = ListSource(path, types={"path": "str", "x": "float", "label": "str"})
     assert _kinds(source) == {"path": "str", "x": "float", "label": "str"}
@@ -175,7 +175,7 @@ def test_paths_are_made_of_columns(tmp_path: Path) -> None:
         ListSource(path, paths={"image": "img/{number}.jpg"})
 
 
-def test_root_may_be_elsewhere(tmp_path: Path) -> None:
+def test_root_may_be_another_folder(tmp_path: Path) -> None:
     put_image(tmp_path / "data" / "x.jpg")
     (tmp_path / "lists").mkdir()
     path = tmp_path / "lists" / "l.csv"
@@ -199,12 +199,12 @@ def test_root_may_be_elsewhere(tmp_path: Path) -> None:
         ('path,n\n\n\n"img/0.jpg",1', "l.csv"),
     ],
 )
-def test_spellings(tmp_path: Path, text: str, name: str) -> None:
+def test_csv_and_jsonl_variants_are_read(tmp_path: Path, text: str, name: str) -> None:
     (sample,) = samples_of(ListSource(_csv(tmp_path, text, name)))
     assert (sample.source, sample.values["n"]) == ("img/0.jpg", 1)
 
 
-def test_a_value_that_does_not_fit_later_is_named(tmp_path: Path) -> None:
+def test_later_value_that_does_not_fit_is_reported(tmp_path: Path) -> None:
     rows = (
         ["path,label,x"]
         + [f"img/{i % 3}.jpg,{i},1.5" for i in range(1200)]
@@ -220,7 +220,7 @@ def test_a_value_that_does_not_fit_later_is_named(tmp_path: Path) -> None:
     ]
 
 
-def test_broken_rows_are_named_and_the_others_are_read(tmp_path: Path) -> None:
+def test_broken_rows_are_reported_and_others_are_read(tmp_path: Path) -> None:
     path = _csv(
         tmp_path,
         '{"p": "img/0.jpg"}\n{"p": "img/1.jpg", }\n[1]\n{"p": "img/9.jpg"}\n{"p": "img/2.jpg"}\n'
@@ -241,7 +241,7 @@ def test_broken_rows_are_named_and_the_others_are_read(tmp_path: Path) -> None:
     assert bad == ["labels.csv:3: expected 2 values, found 1"]
 
 
-def test_a_key_that_comes_late_is_not_dropped_silently(tmp_path: Path) -> None:
+def test_late_key_is_reported(tmp_path: Path) -> None:
     rows = [json.dumps({"n": i}) for i in range(1000)] + [json.dumps({"n": 1, "late": 2})]
     _, bad = outcome(ListSource(_csv(tmp_path, "\n".join(rows), "l.jsonl")))
     assert len(bad) == 1
@@ -268,12 +268,12 @@ def test_a_key_that_comes_late_is_not_dropped_silently(tmp_path: Path) -> None:
         ("A b,a-B\n1,2\n", "two columns have the field name 'a_b'"),
     ],
 )
-def test_lists_that_cannot_be_used(tmp_path: Path, text: str, message: str) -> None:
+def test_invalid_lists_are_refused(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         list(ListSource(_csv(tmp_path, text)).refs())
 
 
-def test_labels_behind_a_comma_and_a_blank_keep_their_numbers(tmp_path: Path) -> None:
+def test_labels_after_comma_and_space_are_integers(tmp_path: Path) -> None:
     source = ListSource(
         _csv(tmp_path, "path, label, score\nimg/0.jpg, 2, 0.5\nimg/1.jpg, 10, \nimg/2.jpg, , 1\n")
     )
@@ -285,7 +285,7 @@ def test_labels_behind_a_comma_and_a_blank_keep_their_numbers(tmp_path: Path) ->
     ]
 
 
-def test_where_no_row_can_be_read_the_first_says_why(tmp_path: Path) -> None:
+def test_list_without_readable_rows_reports_the_first_error(tmp_path: Path) -> None:
     path = _csv(tmp_path, json.dumps([{"image": "img/0.jpg"}], indent=1), "rows.jsonl")
     with pytest.raises(
         ConfigError,
@@ -294,7 +294,7 @@ def test_where_no_row_can_be_read_the_first_says_why(tmp_path: Path) -> None:
         ListSource(path)
 
 
-def test_a_list_that_changes_after_listing(tmp_path: Path) -> None:
+def test_list_changed_after_listing_is_refused(tmp_path: Path) -> None:
     path = _csv(tmp_path, "path,n\nimg/0.jpg,1\nimg/1.jpg,2\n")
     source = ListSource(path)
     refs = list(source.refs())
@@ -305,7 +305,7 @@ def test_a_list_that_changes_after_listing(tmp_path: Path) -> None:
     assert fresh.load(next(fresh.refs())).source == "img/2.jpg"
 
 
-def test_a_name_that_is_not_utf8(tmp_path: Path) -> None:
+def test_file_name_that_is_not_utf8_is_read(tmp_path: Path) -> None:
     (tmp_path / "caf\udce9.jpg").write_bytes(put_image(tmp_path / "x.jpg"))
     (tmp_path / "l.csv").write_bytes(b"path,t\ncaf\xe9.jpg,ok\nx.jpg,caf\xe9\n")
     good, bad = outcome(ListSource(tmp_path / "l.csv"))
@@ -330,7 +330,7 @@ def test_a_name_that_is_not_utf8(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_names_that_are_not_utf8_are_refused_before_anything_is_packed(
+def test_column_and_class_names_that_are_not_utf8_are_refused(
     tmp_path: Path, data: bytes, message: str
 ) -> None:
     put_image(tmp_path / "x.jpg")
@@ -339,7 +339,7 @@ def test_names_that_are_not_utf8_are_refused_before_anything_is_packed(
         ListSource(tmp_path / "l.csv")
 
 
-def test_names_of_files_must_be_text(tmp_path: Path) -> None:
+def test_file_names_must_be_text(tmp_path: Path) -> None:
     image = "img/0.jpg"
     rows = [
         {"p": image, "v": [image]},
@@ -396,11 +396,11 @@ def test_field_names() -> None:
         (["{a"], "str"),
     ],
 )
-def test_kinds(values: list[object], kind: str) -> None:
+def test_kind_is_inferred_from_values(values: list[object], kind: str) -> None:
     assert infer_kind("x", values, lambda _: True) == kind  # type: ignore[arg-type]
 
 
-def test_bad_value_then_good_value(tmp_path: Path) -> None:
+def test_good_value_after_bad_value_is_read(tmp_path: Path) -> None:
     source = ListSource(_csv(tmp_path, "path,n\nimg/0.jpg,1\nimg/1.jpg,2\n"), types={"n": "json"})
     first, second = source.refs()
     put_image(tmp_path / "img" / "0.jpg").join([b""])

@@ -1,4 +1,4 @@
-"""nuScenes tables, and the simple index, become six cameras a sample."""
+"""nuScenes tables and the simple index become samples with six cameras."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Tables = dict[str, list[dict[str, Any]]]
 
 
 def _tables(root: Path, *, n: int = 2) -> Tables:
-    """As the real ones: a lidar and sweeps among the rows, which are not ours."""
+    """Returns tables like the original ones, with rows of a lidar and of sweeps to ignore."""
     tables: Tables = {
         name: [] for name in ("sensor", "calibrated_sensor", "scene", "sample", "sample_data")
     }
@@ -79,7 +79,7 @@ def _write(root: Path, tables: Tables, version: str = "v1.0-mini") -> Path:
     return root
 
 
-def test_real_tables(tmp_path: Path) -> None:
+def test_original_tables_are_read(tmp_path: Path) -> None:
     source = NuScenesSource(_write(tmp_path, _tables(tmp_path)))
     assert source.fields[:2] == (
         Field("images", "image", list=True),
@@ -104,7 +104,7 @@ def test_real_tables(tmp_path: Path) -> None:
     assert "bev_mask" not in one.values
 
 
-def test_rotations_are_rotations() -> None:
+def test_quaternions_become_rotation_matrices() -> None:
     rng = np.random.default_rng(0)
     for _ in range(20):
         quaternion = rng.normal(size=4)
@@ -171,7 +171,7 @@ def test_a_missing_camera_or_image_is_a_bad_sample(tmp_path: Path) -> None:
         ("sample", {"timestamp": 1.5}, "sample.json: timestamp: expected an integer"),
     ],
 )
-def test_tables_that_cannot_be_used(
+def test_invalid_tables_are_refused(
     tmp_path: Path, table: str, change: dict[str, object], message: str
 ) -> None:
     tables = _tables(tmp_path)
@@ -181,7 +181,7 @@ def test_tables_that_cannot_be_used(
         NuScenesSource(_write(tmp_path, tables))
 
 
-def test_a_missing_or_broken_table(tmp_path: Path) -> None:
+def test_missing_or_broken_table_is_refused(tmp_path: Path) -> None:
     root = _write(tmp_path, _tables(tmp_path))
     (root / "v1.0-mini" / "scene.json").write_text('[{"token": "sc0",\n "name": }]')
     with pytest.raises(
@@ -193,7 +193,7 @@ def test_a_missing_or_broken_table(tmp_path: Path) -> None:
         NuScenesSource(root)
 
 
-def test_made_data(tmp_path: Path) -> None:
+def test_generated_data_is_read(tmp_path: Path) -> None:
     nuscenes.make(tmp_path / "d", n=1)
     source = NuScenesSource(tmp_path / "d")
     assert source.info == {"cameras": list(CAMERAS), "bev_classes": list(nuscenes.CLASSES)}
@@ -201,7 +201,7 @@ def test_made_data(tmp_path: Path) -> None:
     assert len(sample.values["images"]) == 6
     assert sample.values["bev_mask"].name.startswith("bev/")
     for name, matrix in zip(CAMERAS, sample.values["sensor2ego"], strict=True):
-        ahead = matrix[:3, 2]  # where the camera looks, in the car's frame
+        ahead = matrix[:3, 2]  # the viewing direction in the frame of the car
         assert (ahead[0] > 0) == ("FRONT" in name)
     with pytest.raises(ConfigError, match="The tables differ from the listed ones"):
         source.load("another token")
@@ -219,9 +219,7 @@ def test_made_data(tmp_path: Path) -> None:
         ({"token": 3}, "token: expected a string"),
     ],
 )
-def test_an_index_that_cannot_be_used(
-    tmp_path: Path, change: dict[str, object], message: str
-) -> None:
+def test_invalid_index_is_refused(tmp_path: Path, change: dict[str, object], message: str) -> None:
     camera = {"filename": "a.jpg", "camera_intrinsic": K, "sensor2ego": np.eye(4).tolist()}
     sample = {
         "token": "t",

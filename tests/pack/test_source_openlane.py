@@ -1,4 +1,4 @@
-"""OpenLane's images and lane files become lines, points and matrices."""
+"""OpenLane images and lane files become lines, points and matrices."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ E = np.eye(4).tolist()
 
 
 def _frame(root: Path, folder: str, name: str, **changes: object) -> None:
-    """One frame as in the published files: fewer points in uv than in xyz."""
+    """Writes one frame as in the published files: fewer points in uv than in xyz."""
     line = {
         "category": 2,
         "visibility": [1.0, 1.0, 0.0],
@@ -43,7 +43,7 @@ def _frame(root: Path, folder: str, name: str, **changes: object) -> None:
     put_image(root / "images" / f"{name}.jpg")
 
 
-def test_the_published_layout(tmp_path: Path) -> None:
+def test_published_layout_is_read(tmp_path: Path) -> None:
     _frame(tmp_path, "lane3d_1000", "training/segment-1/100")
     _frame(tmp_path, "lane3d_1000", "validation/segment-2/200", pose=E)
     _frame(
@@ -68,13 +68,13 @@ def test_the_published_layout(tmp_path: Path) -> None:
     np.testing.assert_array_equal(one.values["intrinsic"], K)
     assert "pose" not in one.values
     np.testing.assert_array_equal(two.values["pose"], E)
-    # what the image's crop must not move is an array, what it must move is not
+    # Fields that a crop must change are points or matrices. Fields that it must not are arrays.
     kinds = {field.name: field.kind.name for field in source.fields}
     assert (kinds["lanes"], kinds["intrinsic"]) == ("points", "matrix")
     assert {kinds[name] for name in ("lanes_xyz", "extrinsic", "pose")} == {"array"}
 
 
-def test_splits_and_folders(tmp_path: Path) -> None:
+def test_splits_and_folders_are_found(tmp_path: Path) -> None:
     _frame(tmp_path, "lane3d_1000", "training/s/1")
     _frame(tmp_path, "lane3d_1000", "validation/s/2")
     _frame(tmp_path, "lane3d_1000", "test/night_case/s/2", file_path="validation/s/2.jpg")
@@ -94,7 +94,7 @@ def test_splits_and_folders(tmp_path: Path) -> None:
         list(OpenLaneSource(tmp_path, annotations="lane3d_300", split="validation").refs())
 
 
-def test_a_folder_without_splits(tmp_path: Path) -> None:
+def test_folder_without_splits_is_read(tmp_path: Path) -> None:
     _frame(tmp_path, "annotations", "a/1")
     source = OpenLaneSource(tmp_path)
     assert "split" not in {field.name for field in source.fields}
@@ -128,7 +128,7 @@ def test_a_folder_without_splits(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_bad_frames_are_named(tmp_path: Path, changes: dict[str, object], message: str) -> None:
+def test_bad_frames_are_reported(tmp_path: Path, changes: dict[str, object], message: str) -> None:
     _frame(tmp_path, "annotations", "training/s/1", **changes)
     _frame(tmp_path, "annotations", "training/s/2")
     good, bad = outcome(OpenLaneSource(tmp_path))
@@ -136,7 +136,7 @@ def test_bad_frames_are_named(tmp_path: Path, changes: dict[str, object], messag
     assert message in bad[0]
 
 
-def test_broken_json_has_line_and_column(tmp_path: Path) -> None:
+def test_broken_json_is_reported_with_line_and_column(tmp_path: Path) -> None:
     _frame(tmp_path, "annotations", "training/s/1")
     (tmp_path / "annotations" / "training" / "s" / "0.json").write_text('{"lane_lines":\n [}')
     good, bad = outcome(OpenLaneSource(tmp_path))
@@ -151,10 +151,10 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root / "d"
 
 
-def test_made_data_projects_onto_itself(made: Path) -> None:
+def test_generated_3d_lanes_project_onto_2d_lanes(made: Path) -> None:
     (sample,) = samples_of(OpenLaneSource(made))
     assert len(sample.values["lanes"]) == len(sample.values["categories"]) > 2
     for uv, xyz in zip(sample.values["lanes"], sample.values["lanes_xyz"], strict=True):
-        seen = np.stack([-xyz[:, 1], -xyz[:, 2], xyz[:, 0]])  # OpenLane's camera looks along x
+        seen = np.stack([-xyz[:, 1], -xyz[:, 2], xyz[:, 0]])  # OpenLane's camera axis is x
         projected = sample.values["intrinsic"] @ seen
         np.testing.assert_allclose((projected[:2] / projected[2]).T, uv, atol=0.05, rtol=1e-4)

@@ -24,7 +24,7 @@ RGB = np.arange(48, dtype=np.uint8).reshape(4, 4, 3)
 
 
 class Pairs:
-    """A map-style dataset as torchvision's: (PIL image, label), class names."""
+    """A map-style dataset as in torchvision: (PIL image, label) and class names."""
 
     classes = ("cat", "dog")
 
@@ -40,7 +40,7 @@ class Pairs:
         return Image.fromarray(RGB), index % 2
 
 
-def test_a_map_style_dataset() -> None:
+def test_map_style_dataset_is_read() -> None:
     source = open_source(Pairs())
     assert not is_stream(source)
     assert source.fields == (Field("image", "image"), Field("label", "int", classes=("cat", "dog")))
@@ -50,7 +50,7 @@ def test_a_map_style_dataset() -> None:
     np.testing.assert_array_equal(np.asarray(found[0].values["image"]), RGB)
 
 
-def test_what_a_dataset_raises_is_one_bad_sample() -> None:
+def test_exception_of_a_dataset_is_a_bad_sample() -> None:
     good, bad = outcome(open_source(Pairs(broken=1)))
     assert len(good) == 2
     assert bad == ["item 1: the dataset raised OSError: image file is truncated"]
@@ -62,7 +62,7 @@ def test_what_a_dataset_raises_is_one_bad_sample() -> None:
     )
 
 
-def test_dicts_of_every_kind() -> None:
+def test_dicts_with_every_kind_are_read() -> None:
     item = {
         "image": JPG,
         "views": [RGB, RGB],
@@ -128,7 +128,7 @@ def test_a_generator_is_a_stream_and_bad_items_do_not_end_it() -> None:
         list(source)
 
 
-def test_an_iterable_that_starts_again() -> None:
+def test_iterable_can_be_read_again() -> None:
     class Twice:
         def __iter__(self) -> Iterator[dict[str, int]]:
             return iter([{"n": 1}, {"n": 2}])
@@ -138,7 +138,7 @@ def test_an_iterable_that_starts_again() -> None:
     assert len(samples_of(source)) == len(samples_of(source)) == 2
 
 
-def test_fields_can_be_said() -> None:
+def test_fields_can_be_given() -> None:
     source = open_source(
         [(RGB, [[0, 0, 1, 1]], [RGB])],
         fields={"image": "image", "where": "boxes", "more": "list of image"},
@@ -161,7 +161,7 @@ def test_fields_can_be_said() -> None:
         open_source([(RGB, 1)], fields=[Field("a", "int"), Field("a", "int")])
 
 
-def test_torch_tensors() -> None:
+def test_torch_tensors_are_read() -> None:
     torch = pytest.importorskip("torch", reason="not run: no torch")
 
     class Tensors(torch.utils.data.Dataset):  # type: ignore[misc, name-defined]
@@ -189,13 +189,13 @@ def test_torch_tensors() -> None:
     assert "found float32 (8, 8, 3)" in bad[0]
     assert "without ToTensor and Normalize" in bad[0]
     feature = torch.zeros((4, 9, 9), dtype=torch.uint8)
-    assert np.shape(checked(feature, Field("feature", "array"), "item 0")) == (4, 9, 9)  # type: ignore[arg-type]   # only images are turned
+    assert np.shape(checked(feature, Field("feature", "array"), "item 0")) == (4, 9, 9)  # type: ignore[arg-type]   # only images are transposed
 
 
 @pytest.mark.parametrize(
     "value", [np.array(3, np.int32), np.float16(2.5), np.array(True), np.ones((2, 3), np.int16).T]
 )
-def test_an_array_keeps_its_type_and_shape_also_if_it_is_one_number(value: Any) -> None:
+def test_array_of_one_number_keeps_dtype_and_shape(value: Any) -> None:
     expected = np.asarray(value)
     for field, given in ((Field("x", "array"), value), (Field("x", "array", list=True), [value])):
         found: Any = checked(given, field, "item 0")
@@ -238,21 +238,21 @@ def test_an_array_keeps_its_type_and_shape_also_if_it_is_one_number(value: Any) 
         ("x", "bytes", "expected bytes"),
     ],
 )
-def test_values_that_do_not_fit(value: object, kind: str, message: str) -> None:
+def test_values_that_do_not_fit_are_reported(value: object, kind: str, message: str) -> None:
     with pytest.raises(BadImage) as caught:
         checked(value, Field("f", kind), "item 3")
     assert str(caught.value).startswith("item 3: field 'f': ")
     assert message in str(caught.value)
 
 
-def test_files_may_be_named(tmp_path: Path) -> None:
+def test_image_may_be_a_path(tmp_path: Path) -> None:
     data = put_image(tmp_path / "x.jpg")
     good, bad = outcome(open_source([{"image": tmp_path / "x.jpg"}, {"image": tmp_path / "y.jpg"}]))
     assert good[0].values["image"].data == data
     assert "no such file" in bad[0]
 
 
-def test_what_the_first_item_suggests() -> None:
+def test_fields_are_inferred_from_the_first_item() -> None:
     assert (
         infer_field("a", np.zeros((5, 4), dtype=np.uint8)).kind.name == "array"
     )  # not an image: nothing says so
@@ -303,7 +303,9 @@ def test_what_the_first_item_suggests() -> None:
         ("names", ["a.jpg"], Field("names", "json")),
     ],
 )
-def test_names_and_shapes_that_say_what_moves(name: str, value: object, expected: Field) -> None:
+def test_names_and_shapes_determine_geometric_kinds(
+    name: str, value: object, expected: Field
+) -> None:
     assert infer_field(name, value) == expected
 
 
@@ -326,9 +328,7 @@ def _paletted(labels: Image.Image) -> Image.Image:
 
 @pytest.mark.parametrize("mode", ["P", "L", "1"])
 @pytest.mark.parametrize("form", ["image", "path", "bytes", "list"])
-def test_a_picture_called_a_mask_keeps_the_numbers_of_its_classes(
-    tmp_path: Path, mode: str, form: str
-) -> None:
+def test_image_named_mask_keeps_its_class_numbers(tmp_path: Path, mode: str, form: str) -> None:
     labels = _labels(mode)
     labels.save(tmp_path / "m.png")
     value = {
@@ -344,7 +344,7 @@ def test_a_picture_called_a_mask_keeps_the_numbers_of_its_classes(
     np.testing.assert_array_equal(found[1] if form == "list" else found, np.asarray(labels))
 
 
-def test_a_mask_of_colors_or_in_a_jpeg_is_a_picture_and_a_label_that_is_one_is_asked_about(
+def test_color_or_jpeg_mask_is_an_image_and_image_label_is_refused(
     tmp_path: Path,
 ) -> None:
     assert infer_field("mask", Image.fromarray(RGB)) == Field("mask", "image")
@@ -379,7 +379,7 @@ LINE = np.zeros((4, 2), np.float32)
     ],
 )
 @pytest.mark.parametrize("kind", ["dataset", "iterable", "iterator"])
-def test_where_the_first_item_has_an_empty_list_the_next_that_has_more_tells(
+def test_empty_list_in_first_item_is_inferred_from_a_later_item(
     name: str, first: object, later: object, expected: Field, kind: str
 ) -> None:
     items = [
@@ -401,7 +401,7 @@ def test_where_the_first_item_has_an_empty_list_the_next_that_has_more_tells(
     assert len(good[3].values[name]) == len(later)  # type: ignore[arg-type]
 
 
-def test_no_more_items_are_looked_at_than_it_takes() -> None:
+def test_inference_reads_as_few_items_as_needed() -> None:
     drawn: list[int] = []
 
     def items(empty: int) -> Iterator[dict[str, object]]:
@@ -416,7 +416,7 @@ def test_no_more_items_are_looked_at_than_it_takes() -> None:
     assert len(samples_of(source)) == 100
 
 
-def test_a_list_that_is_empty_for_long_is_refused_with_what_to_write() -> None:
+def test_wrong_kind_inferred_from_empty_lists_is_explained() -> None:
     items = [{"lane_points": [], "number": number} for number in range(70)] + [
         {"lane_points": [LINE, LINE], "number": 70}
     ]
@@ -436,7 +436,7 @@ def test_a_list_that_is_empty_for_long_is_refused_with_what_to_write() -> None:
     )
 
 
-def test_an_item_that_cannot_be_read_does_not_end_the_look() -> None:
+def test_unreadable_item_does_not_end_inference() -> None:
     class Broken(Pairs):
         def __getitem__(self, index: int) -> dict[str, object]:  # type: ignore[override]
             super().__getitem__(index)
@@ -447,7 +447,7 @@ def test_an_item_that_cannot_be_read_does_not_end_the_look() -> None:
     assert outcome(source)[1] == ["item 1: the dataset raised OSError: image file is truncated"]
 
 
-def test_cameras_in_one_tensor_have_their_colors_first() -> None:
+def test_camera_tensor_has_channels_first() -> None:
     torch = pytest.importorskip("torch")
     cameras = torch.arange(2 * 3 * 4 * 5, dtype=torch.uint8).reshape(2, 3, 4, 5)
     field = infer_field("images", cameras)
@@ -457,7 +457,7 @@ def test_cameras_in_one_tensor_have_their_colors_first() -> None:
     assert [each.tolist() for each in made] == cameras.permute(0, 2, 3, 1).tolist()
 
 
-def test_what_would_be_packed_otherwise_than_meant_is_refused_at_once() -> None:
+def test_ambiguous_samples_are_refused_immediately() -> None:
     with pytest.raises(
         ConfigError, match=r"the text 'a/b.jpg' names an image\. Pass pathlib\.Path"
     ):
@@ -480,7 +480,7 @@ def test_what_would_be_packed_otherwise_than_meant_is_refused_at_once() -> None:
 
 
 @pytest.mark.parametrize("fields", [["image", "label"], {"image": "image", "label": int}])
-def test_fields_of_another_form_are_refused_with_the_right_one(fields: object) -> None:
+def test_invalid_fields_error_shows_the_expected_form(fields: object) -> None:
     with pytest.raises(
         ConfigError, match=r"expected names and kinds, e.g. \{'image': 'image', 'label': 'int'\}"
     ):
@@ -491,7 +491,7 @@ def test_fields_of_another_form_are_refused_with_the_right_one(fields: object) -
     ]
 
 
-def test_text_in_an_image_field_is_named_with_the_way_out() -> None:
+def test_text_in_an_image_field_suggests_a_path() -> None:
     _, bad = outcome(open_source([{"image": "a.jpg"}], fields={"image": "image"}))
     assert bad == [
         "item 0: field 'image': expected an image, found str 'a.jpg'. Pass pathlib.Path(...) for a file"
@@ -499,7 +499,7 @@ def test_text_in_an_image_field_is_named_with_the_way_out() -> None:
 
 
 @pytest.mark.parametrize("items", [5, {"a": 1}, None])
-def test_what_cannot_be_packed(items: object) -> None:
+def test_unsupported_objects_are_refused(items: object) -> None:
     with pytest.raises(ConfigError, match="cannot pack a"):
         open_source(items)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="no samples"):

@@ -1,4 +1,4 @@
-"""A source gives the same samples in any thread, in any process, for any hash seed: resume rests on it."""
+"""A source yields the same samples in any thread and process. Resume depends on it."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ MAKERS: dict[str, Callable[[Path], Path]] = {
 
 
 @pytest.mark.parametrize("form", MAKERS)
-def test_threads_do_not_disturb_each_other(tmp_path: Path, form: str) -> None:
+def test_concurrent_loads_return_the_same_samples(tmp_path: Path, form: str) -> None:
     source = open_source(MAKERS[form](tmp_path))
     assert isinstance(source, Source)
     assert source.thread_safe
@@ -97,7 +97,7 @@ for path in sys.argv[1:]:
 """
 
 
-def test_processes_agree_whatever_their_hash_seed(tmp_path: Path) -> None:
+def test_refs_are_equal_for_any_hash_seed(tmp_path: Path) -> None:
     paths = []
     for form, make in MAKERS.items():
         (tmp_path / form).mkdir()

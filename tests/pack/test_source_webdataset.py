@@ -38,7 +38,7 @@ def _tar(
     return path
 
 
-def test_samples_are_runs_of_one_name(tmp_path: Path) -> None:
+def test_consecutive_members_with_one_stem_are_a_sample(tmp_path: Path) -> None:
     _tar(tmp_path / "b-001.tar", {"s3.jpg": JPG, "s3.cls": b"7\n"})
     _tar(
         tmp_path / "a-000.tar",
@@ -87,7 +87,7 @@ def test_samples_are_runs_of_one_name(tmp_path: Path) -> None:
     ]
 
 
-def test_an_image_and_a_png_in_one_sample_are_two_fields(tmp_path: Path) -> None:
+def test_jpg_and_png_in_one_sample_are_two_fields(tmp_path: Path) -> None:
     path = _tar(
         tmp_path / "x.tar", {"1.jpg": JPG, "1.png": PNG, "1.left.jpg": JPG, "1.right.view.jpg": PNG}
     )
@@ -137,7 +137,7 @@ def test_offsets_agree_with_tarfile(tmp_path: Path, form: int) -> None:
     assert len(expected) == len(names) + 1
 
 
-def test_names_cannot_do_harm(tmp_path: Path) -> None:
+def test_member_names_cannot_write_files(tmp_path: Path) -> None:
     path = _tar(
         tmp_path / "x.tar",
         [("../../etc/passwd.jpg", JPG), ("/abs/olute.jpg", JPG), ("caf\udce9\n.jpg", PNG)],
@@ -151,7 +151,7 @@ def test_names_cannot_do_harm(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_cut_tar_gives_what_is_whole(tmp_path: Path) -> None:
+def test_truncated_tar_yields_complete_members(tmp_path: Path) -> None:
     _tar(tmp_path / "a.tar", {f"{i}.jpg": JPG for i in range(4)})
     _tar(tmp_path / "b.tar", {"9.jpg": JPG})
     data = (tmp_path / "a.tar").read_bytes()
@@ -210,7 +210,7 @@ def test_bad_members_are_bad_samples(tmp_path: Path, name: str, data: bytes, mes
     assert message in bad[0]
 
 
-def test_an_array_may_not_claim_more_than_it_has() -> None:
+def test_npy_header_must_match_its_data() -> None:
     header = _npy(np.zeros((2, 2)))
     huge = header.replace(b"(2, 2)", b"(9**9,")
     with pytest.raises(BadImage):
@@ -223,7 +223,7 @@ def test_an_array_may_not_claim_more_than_it_has() -> None:
     assert parse_npy(_npy(np.array([1, 2], dtype=">i4")), "x").dtype == np.int32
 
 
-def test_late_extensions_and_doubles_are_named(tmp_path: Path) -> None:
+def test_late_and_duplicate_extensions_are_reported(tmp_path: Path) -> None:
     members = [(f"{i}.jpg", JPG) for i in range(1000)] + [
         ("x.jpg", JPG),
         ("x.new", b"1"),
@@ -237,7 +237,7 @@ def test_late_extensions_and_doubles_are_named(tmp_path: Path) -> None:
     assert bad[1] == "x.tar!y.png: the sample has two members for field 'image'"
 
 
-def test_shards_that_cannot_be_used(tmp_path: Path) -> None:
+def test_invalid_shards_are_refused(tmp_path: Path) -> None:
     _tar(tmp_path / "p" / "x.tar", {"1.pyd": b"pickle"})
     with pytest.raises(ConfigError, match="members 'pyd' are Python pickles"):
         WebDatasetSource(tmp_path / "p")
@@ -253,7 +253,7 @@ def test_shards_that_cannot_be_used(tmp_path: Path) -> None:
         WebDatasetSource(tmp_path / "z")
 
 
-def test_a_tar_that_changes_after_listing(tmp_path: Path) -> None:
+def test_tar_changed_after_listing_is_refused(tmp_path: Path) -> None:
     path = _tar(tmp_path / "x.tar", {"1.jpg": JPG, "2.jpg": JPG})
     source = WebDatasetSource(path)
     ref = next(source.refs())

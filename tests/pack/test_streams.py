@@ -1,4 +1,4 @@
-"""Streams: encoded once while they pass, spooled, then shuffled like any other source."""
+"""Streams are encoded once, spooled, and then shuffled like any other source."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from tests.packing import (
 
 
 class Stop(Exception):
-    """Raised by a source or out of the progress callback."""
+    """Raised by a source or by the progress callback."""
 
 
 class Once(Streamed):
-    """Counts how often it was begun and how many samples it gave."""
+    """Counts how often it was started and how many samples it yielded."""
 
     begun = given = 0
 
@@ -59,7 +59,7 @@ def mixed() -> list[Any]:
 
 
 def open_files() -> list[str]:
-    """What this process holds open, removed files too."""
+    """Returns the open files of this process, including deleted ones."""
     found = []
     for entry in os.listdir("/proc/self/fd"):
         try:
@@ -70,7 +70,7 @@ def open_files() -> list[str]:
 
 
 @pytest.mark.parametrize("order", ["shuffle", "source"])
-def test_a_stream_gives_what_a_list_gives(tmp_path: Path, order: str) -> None:
+def test_stream_and_list_give_the_same_dataset(tmp_path: Path, order: str) -> None:
     for name, source in (("stream", Once(mixed())), ("list", Listed(mixed()))):
         result = pack(source, tmp_path / name, order=order, on_error="skip", seed=8)
         assert (result.n_samples, result.skipped, result.converted) == (
@@ -90,7 +90,7 @@ def test_a_stream_gives_what_a_list_gives(tmp_path: Path, order: str) -> None:
     assert result.bytes_in > 0
 
 
-def test_a_pack_stopped_while_spooling_begins_the_stream_anew(tmp_path: Path) -> None:
+def test_pack_stopped_during_spooling_restarts_the_stream(tmp_path: Path) -> None:
     def broken() -> Iterator[Any]:
         yield from mixed()[:30]
         raise Stop
@@ -117,22 +117,22 @@ def test_a_pack_stopped_after_spooling_does_not_read_the_stream_again(tmp_path: 
     assert tree(tmp_path / "packed") == tree(tmp_path / "whole")
 
 
-def test_a_bad_sample_stops_only_when_its_turn_comes_and_goes_on_with_skip(tmp_path: Path) -> None:
+def test_bad_sample_stops_at_its_position_and_resumes_with_skip(tmp_path: Path) -> None:
     with pytest.raises(BadImage, match="tar!"):
         pack(Once(mixed()), tmp_path / "packed")
     assert pack(Once(mixed()), tmp_path / "packed", on_error="skip").skipped == 2
     assert Once.begun == 1
 
 
-def test_nothing_is_held_open_afterwards(tmp_path: Path) -> None:
-    """A removed spool that is still open keeps its space: as much as the dataset."""
+def test_no_file_stays_open(tmp_path: Path) -> None:
+    """A deleted spool that is still open keeps its disk space, as much as the dataset."""
     pack(Once(mixed()), tmp_path / "good", on_error="skip")
     with pytest.raises(BadImage):
         pack(Once(mixed()), tmp_path / "bad")
     assert open_files() == []
 
 
-def test_a_spool_of_another_stream_is_not_believed(tmp_path: Path) -> None:
+def test_spool_of_another_stream_is_refused(tmp_path: Path) -> None:
     for name in ("a", "b"):
         with pytest.raises(BadImage):
             pack(Once(mixed() if name == "a" else [*mixed()[30:], *mixed()[:30]]), tmp_path / name)
@@ -143,14 +143,14 @@ def test_a_spool_of_another_stream_is_not_believed(tmp_path: Path) -> None:
         pack(Once(mixed()), tmp_path / "a", on_error="skip")
 
 
-def test_an_empty_stream(tmp_path: Path) -> None:
+def test_empty_stream_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="the streamed source has no samples"):
         pack(Once([]), tmp_path / "packed")
     assert not (tmp_path / "packed").exists()
 
 
-def test_a_large_stream_is_spooled_while_it_passes(tmp_path: Path) -> None:
-    """At no time are more samples under way than the threads can hold."""
+def test_stream_is_spooled_in_bounded_memory(tmp_path: Path) -> None:
+    """The number of samples in flight is bounded by the threads."""
     most = 0
 
     def watched() -> Iterator[Any]:

@@ -1,4 +1,4 @@
-"""The ordered map over threads: order, bound, errors in their turn, nothing left running."""
+"""ordered_map: order, bound, errors at their position, no thread left running."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def running() -> list[str]:
 
 
 @pytest.mark.parametrize("jobs", [1, 2, 8])
-def test_results_come_in_order_and_few_items_are_taken(jobs: int) -> None:
+def test_results_are_in_order_and_few_items_are_in_flight(jobs: int) -> None:
     taken = 0
 
     def items() -> Iterator[int]:
@@ -44,7 +44,7 @@ def test_results_come_in_order_and_few_items_are_taken(jobs: int) -> None:
     assert running() == []
 
 
-def test_an_error_is_raised_in_its_turn_and_ends_everything() -> None:
+def test_error_is_raised_at_its_position_and_ends_the_map() -> None:
     def fails_at_5(i: int) -> int:
         if i == 5:
             raise KeyError("five")
@@ -59,7 +59,7 @@ def test_an_error_is_raised_in_its_turn_and_ends_everything() -> None:
 
 
 @pytest.mark.parametrize("chunk_size", [1, 3, 7])
-def test_items_taken_together_come_in_order_and_those_before_an_error_come_first(
+def test_chunks_keep_order_and_results_before_an_error(
     chunk_size: int,
 ) -> None:
     def fails_at_5(i: int) -> int:
@@ -77,7 +77,7 @@ def test_items_taken_together_come_in_order_and_those_before_an_error_come_first
     )
 
 
-def test_closing_early_starts_nothing_more() -> None:
+def test_closing_early_starts_no_more_calls() -> None:
     begun: list[int] = []
     results = ordered_map(begun.append, range(1000), jobs=2)
     next(results)
@@ -94,12 +94,12 @@ def test_a_failed_pack_leaves_no_thread(tmp_path: Path) -> None:
     assert running() == []
 
 
-def test_a_source_that_raises_what_nobody_expected_ends_the_pack_and_can_be_resumed(
+def test_unexpected_exception_of_a_source_ends_the_pack_and_resumes(
     tmp_path: Path,
 ) -> None:
     class Broken(Listed):
         def load(self, ref: Ref) -> Sample:
-            raise ZeroDivisionError("a bug in somebody's dataset")
+            raise ZeroDivisionError("a bug in a user's dataset")
 
     with pytest.raises(ZeroDivisionError):
         pack(Broken(samples(10)), tmp_path / "packed", jobs=4)
@@ -108,7 +108,7 @@ def test_a_source_that_raises_what_nobody_expected_ends_the_pack_and_can_be_resu
     assert pack(Listed(samples(10)), tmp_path / "packed").n_samples == 10
 
 
-def test_a_source_that_is_not_thread_safe_is_asked_by_one_thread_at_a_time(tmp_path: Path) -> None:
+def test_source_that_is_not_thread_safe_is_loaded_by_one_thread(tmp_path: Path) -> None:
     class Careful(Listed):
         thread_safe = False
         inside = most = 0
