@@ -71,6 +71,13 @@ class Streamed:
         return iter(self.samples)
 
 
+def make_source(
+    given: Sequence[Sample | BadImage], fields: tuple[Field, ...], *, stream: bool
+) -> AnySource:
+    """Returns the same samples as a stream or as a listed source."""
+    return Streamed(given, fields) if stream else Listed(given, fields)
+
+
 def pixels(
     width: int, height: int, *, seed: int = 0, gray: bool = False, grain: int = 8
 ) -> NDArray[np.uint8]:

@@ -17,7 +17,17 @@ from fastload._pack.state import PackState
 from fastload._store.dataset import open_dataset
 from fastload._store.fields import Field
 from fastload.errors import BadImage, ConfigError, CorruptManifest, StoreError
-from tests.packing import IMAGE, LABEL, SMALL_SHARDS, Listed, Streamed, log_of, pack, samples, tree
+from tests.packing import (
+    IMAGE,
+    LABEL,
+    SMALL_SHARDS,
+    Listed,
+    log_of,
+    make_source,
+    pack,
+    samples,
+    tree,
+)
 
 FIELDS = (IMAGE, LABEL, Field("blob", "bytes"))
 OPTIONS: dict[str, Any] = {"on_error": "skip", "order": "source", "encode": "auto", **SMALL_SHARDS}
@@ -36,7 +46,7 @@ def given() -> list[Any]:
 
 
 def source(*, stream: bool = False) -> AnySource:
-    return Streamed(given(), FIELDS) if stream else Listed(given(), FIELDS)
+    return make_source(given(), FIELDS, stream=stream)
 
 
 def stop_when(dest: Path, stage: str, at: int, *, stream: bool = False) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from fastload._pack.sources.base import AnySource
 from fastload._store.fields import Field
 from fastload.errors import BadImage
 from tests.packing import (
@@ -15,10 +14,9 @@ from tests.packing import (
     IMAGE,
     LABEL,
     SMALL_SHARDS,
-    Listed,
-    Streamed,
     content,
     image_sample,
+    make_source,
     pack,
     samples,
     tree,
@@ -41,16 +39,12 @@ def mixed(count: int = 150) -> list[Any]:
     return given
 
 
-def source_of(given: list[Any], *, stream: bool) -> AnySource:
-    return Streamed(given, FIELDS) if stream else Listed(given, FIELDS)
-
-
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("order", ["shuffle", "source"])
 def test_same_bytes_for_any_number_of_threads(tmp_path: Path, stream: bool, order: str) -> None:
     for jobs in (1, 2, 7):
         result = pack(
-            source_of(mixed(), stream=stream),
+            make_source(mixed(), FIELDS, stream=stream),
             tmp_path / str(jobs),
             jobs=jobs,
             order=order,
@@ -69,7 +63,7 @@ def test_same_bytes_for_any_number_of_threads(tmp_path: Path, stream: bool, orde
 @pytest.mark.parametrize("stream", [False, True])
 def test_same_bytes_after_interrupts_every_few_samples(tmp_path: Path, stream: bool) -> None:
     options: dict[str, Any] = {"on_error": "skip", "seed": 5, **SMALL_SHARDS}
-    whole = pack(source_of(mixed(), stream=stream), tmp_path / "whole", jobs=2, **options)
+    whole = pack(make_source(mixed(), FIELDS, stream=stream), tmp_path / "whole", jobs=2, **options)
     dest = tmp_path / "pieces"
     starts = []
     for attempt in range(40):
@@ -80,7 +74,7 @@ def test_same_bytes_after_interrupts_every_few_samples(tmp_path: Path, stream: b
 
         try:
             result = pack(
-                source_of(mixed(), stream=stream),
+                make_source(mixed(), FIELDS, stream=stream),
                 dest,
                 jobs=1 + attempt % 3,
                 on_progress=interrupt,
@@ -107,8 +101,8 @@ def test_same_bytes_after_interrupts_every_few_samples(tmp_path: Path, stream: b
 def test_digest_detects_a_changed_sample(tmp_path: Path) -> None:
     """Proves that the comparisons above can fail."""
     given = mixed()
-    pack(source_of(given, stream=False), tmp_path / "a", on_error="skip", **SMALL_SHARDS)
+    pack(make_source(given, FIELDS, stream=False), tmp_path / "a", on_error="skip", **SMALL_SHARDS)
     given[0] = given[1]
-    pack(source_of(given, stream=False), tmp_path / "b", on_error="skip", **SMALL_SHARDS)
+    pack(make_source(given, FIELDS, stream=False), tmp_path / "b", on_error="skip", **SMALL_SHARDS)
     assert content(tmp_path / "a") != content(tmp_path / "b")
     assert tree(tmp_path / "a") != tree(tmp_path / "b")

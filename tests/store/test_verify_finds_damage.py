@@ -33,7 +33,6 @@ from tests.packed_datasets import (
     change_column,
     change_parts,
     flip,
-    pack_folder,
     pack_samples,
     photo,
     put_value,
@@ -42,17 +41,6 @@ from tests.packed_datasets import (
 )
 
 Parts = list[Part]
-
-
-@pytest.fixture(scope="module")
-def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return pack_folder(tmp_path_factory.mktemp("good"))
-
-
-@pytest.fixture
-def dataset(good: Path, tmp_path: Path) -> Path:
-    """A copy to damage."""
-    return Path(shutil.copytree(good, tmp_path / "packed"))
 
 
 def only_fault(path: Path, *, deep: bool = False) -> Fault:
@@ -68,11 +56,11 @@ def place(path: Path, sample_id: int) -> tuple[str, int, str]:
     return shard.name, sample_id - shard.first, open_dataset(path).source(sample_id)
 
 
-def test_an_undamaged_dataset_is_fine(good: Path) -> None:
-    found = read_manifest(good)
+def test_an_undamaged_dataset_is_fine(packed_folder: Path) -> None:
+    found = read_manifest(packed_folder)
     assert len(found.shards) >= 2
     for deep in (False, True):
-        report = verify(good, deep=deep, jobs=2)
+        report = verify(packed_folder, deep=deep, jobs=2)
         assert report.ok
         assert report.faults == ()
         assert (report.n_checked, report.n_shards, report.n_columns) == (40, len(found.shards), 5)
@@ -83,10 +71,10 @@ def test_an_undamaged_dataset_is_fine(good: Path) -> None:
 # ---- files -------------------------------------------------------------------------------------------------------
 
 
-def test_a_flipped_byte_in_a_record(dataset: Path, good: Path) -> None:
+def test_a_flipped_byte_in_a_record(dataset: Path, packed_folder: Path) -> None:
     """Nothing is recomputed: the digest tells, the file is not mapped, and the record is named all the same."""
-    shard, record, source = place(good, 7)
-    flip(dataset / shard, (dataset / shard).read_bytes().find(value_of(good, 7)) + 5000)
+    shard, record, source = place(packed_folder, 7)
+    flip(dataset / shard, (dataset / shard).read_bytes().find(value_of(packed_folder, 7)) + 5000)
     report = verify(dataset, jobs=2)
     whole, in_record = report.faults
     assert report.n_faults == 2
@@ -97,12 +85,12 @@ def test_a_flipped_byte_in_a_record(dataset: Path, good: Path) -> None:
     records = {each.name: each.records for each in read_manifest(dataset).shards}
     assert report.not_checked == ((shard, records[shard]),)
     assert report.n_checked == 40 - records[shard], "the other shards are checked"
-    assert verify(good).ok
+    assert verify(packed_folder).ok
 
 
-def test_a_flipped_byte_in_a_record_number(dataset: Path, good: Path) -> None:
-    shard, record, _ = place(good, 3)
-    flip(dataset / shard, (dataset / shard).read_bytes().find(value_of(good, 3)) + 16)
+def test_a_flipped_byte_in_a_record_number(dataset: Path, packed_folder: Path) -> None:
+    shard, record, _ = place(packed_folder, 3)
+    flip(dataset / shard, (dataset / shard).read_bytes().find(value_of(packed_folder, 3)) + 16)
     report = verify(dataset)
     assert [(fault.shard, fault.record) for fault in report.faults] == [
         (shard, None),
@@ -133,7 +121,9 @@ def test_a_record_inside_a_record_does_not_stand_for_the_damaged_one(tmp_path: P
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_any_flipped_byte_of_any_file_is_found(good: Path, dataset: Path, seed: int) -> None:
+def test_any_flipped_byte_of_any_file_is_found(
+    packed_folder: Path, dataset: Path, seed: int
+) -> None:
     rng = np.random.default_rng(seed)
     paths = sorted(
         path for path in dataset.rglob("*") if path.is_file() and path.name != "pack-log.jsonl"
@@ -160,17 +150,17 @@ def test_a_cut_or_extended_shard(dataset: Path, share: int, more: int) -> None:
     assert report.n_checked == 40 - report.not_checked[0][1]
 
 
-def test_a_missing_shard_a_link_and_a_fifo(dataset: Path, good: Path) -> None:
+def test_a_missing_shard_a_link_and_a_fifo(dataset: Path, packed_folder: Path) -> None:
     path = dataset / "shard-00000.lmdb"
     path.unlink()
     assert "No such file" in only_fault(dataset).what
-    path.symlink_to(good / path.name)
+    path.symlink_to(packed_folder / path.name)
     assert only_fault(dataset).shard == path.name
     path.unlink()
     os.mkfifo(path)
     assert "not a regular file" in only_fault(dataset).what
     path.unlink()
-    shutil.copy(good / path.name, path)
+    shutil.copy(packed_folder / path.name, path)
     assert verify(dataset).ok
 
 

@@ -17,17 +17,7 @@ from fastload._store.manifest import read_manifest
 from fastload._store.verify import VerifyProgress, verify
 from fastload._store.verify.report import KEPT, SHOWN, Fault, FaultList
 from fastload.errors import ConfigError, CorruptManifest, StoreError
-from tests.packed_datasets import change_column, change_parts, flip, pack_folder, pack_samples
-
-
-@pytest.fixture(scope="module")
-def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return pack_folder(tmp_path_factory.mktemp("good"))
-
-
-@pytest.fixture
-def dataset(good: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(good, tmp_path / "packed"))
+from tests.packed_datasets import change_column, change_parts, flip, pack_samples
 
 
 @pytest.fixture(scope="module")
@@ -109,27 +99,29 @@ def test_progress_reaches_the_end_also_past_a_damaged_shard(dataset: Path) -> No
         assert (steps[-1].done, steps[-1].total) == (40, 40)
 
 
-def test_an_error_in_the_callback_ends_all_threads(good: Path) -> None:
+def test_an_error_in_the_callback_ends_all_threads(packed_folder: Path) -> None:
     def fail(progress: VerifyProgress) -> None:
         raise RuntimeError("enough")
 
     with pytest.raises(RuntimeError, match="enough"):
-        verify(good, jobs=4, on_progress=fail)
+        verify(packed_folder, jobs=4, on_progress=fail)
     assert not [
         thread for thread in threading.enumerate() if thread.name.startswith("fastload-verify")
     ]
-    assert verify(good).ok
+    assert verify(packed_folder).ok
 
 
-def test_what_is_no_dataset_is_an_error_and_not_a_report(good: Path, tmp_path: Path) -> None:
+def test_what_is_no_dataset_is_an_error_and_not_a_report(
+    packed_folder: Path, tmp_path: Path
+) -> None:
     with pytest.raises(StoreError, match="no such folder"):
         verify(tmp_path / "nothing")
     with pytest.raises(CorruptManifest, match="not a fastload dataset"):
         verify(tmp_path)
-    shutil.copy(good / "shard-00000.lmdb", tmp_path)
+    shutil.copy(packed_folder / "shard-00000.lmdb", tmp_path)
     with pytest.raises(CorruptManifest, match="has not finished"):
         verify(tmp_path)
-    assert verify(good).ok
+    assert verify(packed_folder).ok
 
 
 def test_the_fault_list_keeps_the_first_of_each_place() -> None:
