@@ -1,4 +1,4 @@
-"""Datasets whose stages take known times: sleeps, which a busy machine does not change much."""
+"""Datasets whose stages sleep for known times, which a busy machine hardly changes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 
 
 def slow_decode(data: bytes) -> int:
-    """Stands for simplejpeg.decode_jpeg where a test puts it there."""
+    """Replaces simplejpeg.decode_jpeg in tests."""
     time.sleep(0.040)
     return len(data)
 
@@ -24,7 +24,7 @@ def slow_collate(items: list[Any]) -> torch.Tensor:
 
 
 class Slow(torch.utils.data.Dataset[int]):
-    """decode 40 ms, transform 30 ms, other 20 ms; and reading, where a pipe is given."""
+    """Decode 40 ms, transform 30 ms, other 20 ms, and a read if there is a pipe."""
 
     def __init__(self, count: int = 1000, pipe: Path | None = None) -> None:
         self.count, self.pipe = count, pipe
@@ -39,7 +39,7 @@ class Slow(torch.utils.data.Dataset[int]):
         if self.pipe is not None:
             with open(self.pipe, "rb") as file:
                 file.read()
-        simplejpeg.decode_jpeg(b"not looked at")
+        simplejpeg.decode_jpeg(b"ignored")
         time.sleep(0.020)
         return int(self.transform(index))
 
@@ -54,7 +54,7 @@ class Sleeping:
 
 
 class SlowPipe:
-    """A named pipe each reader of which gets its byte after a while: slow storage."""
+    """A named pipe that delivers one byte per reader after a delay, like slow storage."""
 
     def __init__(self, path: Path, seconds: float) -> None:
         self.path, self._seconds, self._ended = path, seconds, False
@@ -68,7 +68,7 @@ class SlowPipe:
             if not self._ended:
                 os.write(file, b"x")
             os.close(file)
-            time.sleep(0.005)  # the reader sees the end before the next one is let in
+            time.sleep(0.005)  # the reader sees the end before the next one opens the pipe
 
     def __enter__(self) -> Path:
         self._thread.start()
@@ -81,7 +81,7 @@ class SlowPipe:
 
 
 class Batches:
-    """Any iterable: so many batches, each after a sleep."""
+    """An iterable of ``count`` batches, each after a sleep."""
 
     def __init__(self, count: int, seconds: float) -> None:
         self.count, self.seconds, self.given = count, seconds, 0

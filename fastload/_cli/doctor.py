@@ -1,4 +1,4 @@
-"""`fastload doctor`: what is slow, why, and what to do."""
+"""`fastload doctor`: finds what slows training down and how to fix it."""
 
 from __future__ import annotations
 
@@ -19,43 +19,45 @@ def add(commands: Commands) -> None:
     doctor = add_command(
         commands,
         "doctor",
-        "why does the GPU wait, and what helps",
-        "With files: says what slows a recorded run down: evidence, share of the time, one fix, and the speed without it.\n"
-        "Takes what fastload.StepProbe writes, or any JSON lines with iter and iter_time (or time), and a window of\n"
-        "fastload monitor. Two runs are compared; files of several ranks are one run. With --script: measures the loader you\n"
-        "have today, torch's or any other, and says what to change. With neither: looks at the machine.\n"
-        "Exit code: 0 healthy, 1 something to repair, 2 used wrongly.",
+        "find out why the GPU waits and what helps",
+        "With files: finds what slows a recorded run down, with evidence, share of the time, one fix\n"
+        "and the speed without it. Files are the output of fastload.StepProbe, or JSON lines with iter\n"
+        "and iter_time (or time), and a window of fastload monitor. Several runs are compared; files\n"
+        "of several ranks are one run. With --script: measures a loader of any kind and suggests\n"
+        "changes. Without files and --script: checks the machine.\n"
+        "Exit code: 0 healthy, 1 something to fix, 2 usage error.",
         examples="""fastload doctor metrics.jsonl window.json
         fastload doctor batch4.jsonl batch8.jsonl
         fastload doctor --script train.py:make_loader,make_step
         fastload doctor --data /data/train""",
     )
     doctor.add_argument(
-        "files", metavar="FILE", type=Path, nargs="*", help="metrics.jsonl of a run, window.json"
+        "files", metavar="FILE", type=Path, nargs="*", help="metrics.jsonl or window.json"
     )
     doctor.add_argument(
         "--data",
         type=Path,
         metavar="DIR",
-        help="measure the disk that holds this folder (reads for some seconds)",
+        help="also measure the disk of this folder (reads for a few seconds)",
     )
-    group = doctor.add_argument_group("the loader you have today", f"Example: {SCRIPT_EXAMPLE}")
+    group = doctor.add_argument_group("measuring a loader", f"Example: {SCRIPT_EXAMPLE}")
     group.add_argument(
         "--script",
         metavar="FILE.py:MAKE_LOADER[,MAKE_STEP]",
-        help="call these functions of a script (without arguments) and diagnose the loader, with the step it feeds",
+        help="call these functions of a script without arguments and measure the loader, with the "
+        "training step if one is named",
     )
     group.add_argument(
         "--seconds",
         type=_SECONDS,
         default=60.0,
         metavar="S",
-        help="how long to measure (default: 60)",
+        help="total measuring time in seconds (default: 60)",
     )
     group.add_argument(
         "--migrate",
         action="store_true",
-        help="with --script: print how to move that loader to fastload instead",
+        help="with --script: print the code that replaces the loader by fastload, measure nothing",
     )
     doctor.set_defaults(run=run)
 
@@ -77,27 +79,34 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _run_script(options: argparse.Namespace) -> int:
-    """Prints the diagnosis, or the migration; 1 where the trainer waits for its loader."""
-    from fastload._tools.doctor.loader.diagnose import diagnose
+    """Prints the diagnosis or the migration; returns 1 if the trainer waits for its loader."""
+    from fastload._tools.doctor.loader.diagnose import run_diagnosis
     from fastload._tools.doctor.loader.script import call_script
     from fastload._tools.migrate.migration import migrate
 
     if not options.script:
-        raise ConfigError(f"--migrate and --seconds go with --script, e.g. {SCRIPT_EXAMPLE}")
+        raise ConfigError(f"--migrate needs --script, for example: {SCRIPT_EXAMPLE}")
     loader, step = call_script(options.script)
     if options.migrate:
         migration = migrate(loader)
         print_json(migration.as_json()) if options.json else print(migration)
         return 0
-    if not options.json:
-        sys.stderr.write(f"measuring for about {options.seconds:.0f} s ...\n")
-    found = diagnose(loader, step, seconds=options.seconds)
+    show_phase = _ignore if options.json else _show_phase
+    found = run_diagnosis(loader, step, options.seconds, show_phase)
     print_json(found.as_json()) if options.json else show(str(found))
     return 0 if found.healthy else 1
 
 
+def _show_phase(text: str) -> None:
+    sys.stderr.write(f"{text} ...\n")
+
+
+def _ignore(_: str) -> None:
+    """Replaces ``_show_phase`` if only JSON may be written."""
+
+
 def show(text: str) -> None:
-    """Plain when piped; on a terminal the verdict is bold and severities have colors."""
+    """Prints plain text to a pipe; on a terminal, the verdict is bold and severities colored."""
     if not sys.stdout.isatty():
         print(text)
         return

@@ -36,9 +36,9 @@ def test_the_blocks_run(
     shown = "".join(re.findall(r"```text\n(.*?)```", text, re.DOTALL))
     for words in (
         "Your step needs",
-        "Where the loader's time goes (one batch of 8 in one of 1 worker)",
+        "Time of the loader (one batch of 8 in one of 1 worker)",
         "mixed precision is off",
-        "reading a value (.item(), float(), bool(), if), once a step",
+        "reading a value (.item(), float(), bool(), if), once per step",
         "fastload pack photos/train packed",
         "T.Resize(128, 128)",
     ):

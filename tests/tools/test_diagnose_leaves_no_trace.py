@@ -1,4 +1,4 @@
-"""diagnose() leaves the loader, its dataset, the process and the random numbers as they were."""
+"""diagnose() restores the loader, its dataset, patched functions and random generators."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.slow_loaders import Batches
 
 
 class Random(torch.utils.data.Dataset[Any]):
-    """Draws from all three generators for each sample."""
+    """Draws from the three random generators for each sample."""
 
     def __init__(self) -> None:
         self.transform = self.twice
@@ -72,7 +72,7 @@ def seeded() -> None:
     ],
     ids=lambda options: " and ".join(options) or "none",
 )
-def test_the_next_epoch_is_the_one_it_would_have_been(options: dict[str, Any]) -> None:
+def test_the_next_epoch_is_not_affected(options: dict[str, Any]) -> None:
     dataset = Random()
     loader, another = (
         torch.utils.data.DataLoader(dataset, batch_size=4, shuffle=True, **options)
@@ -96,7 +96,7 @@ def test_the_next_epoch_is_the_one_it_would_have_been(options: dict[str, Any]) -
     assert not multiprocessing.active_children()
 
 
-def test_an_epoch_under_way_goes_on() -> None:
+def test_a_running_epoch_continues() -> None:
     loader: Any = torch.utils.data.DataLoader(
         list(range(40)),  # type: ignore[arg-type]
         batch_size=4,
@@ -111,10 +111,10 @@ def test_an_epoch_under_way_goes_on() -> None:
     iterator._shutdown_workers()
 
 
-def test_functions_come_back_after_an_error(tmp_path: Path) -> None:
+def test_functions_are_restored_after_an_error(tmp_path: Path) -> None:
     class Broken(Random):
         def __getitem__(self, index: int) -> Any:
-            if len(calls) >= 40:  # while it is opened up, not before
+            if len(calls) >= 40:  # only while its stages are measured
                 raise OSError("gone")
             calls.append(index)
             return index
@@ -133,7 +133,7 @@ def test_functions_come_back_after_an_error(tmp_path: Path) -> None:
     assert dataset.transform == dataset.twice
 
 
-def test_a_file_opened_meanwhile_still_reads_afterwards(tmp_path: Path) -> None:
+def test_a_file_opened_in_the_context_still_reads_afterwards(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("one\ntwo\n")
     with Instruments(object()) as instruments:
         instruments.clock.start()
@@ -150,7 +150,7 @@ def test_a_file_opened_meanwhile_still_reads_afterwards(tmp_path: Path) -> None:
     data.close()
 
 
-def test_a_dataset_that_takes_no_attributes_is_left_alone() -> None:
+def test_a_dataset_with_read_only_attributes_is_not_changed() -> None:
     class Frozen:
         __slots__ = ()
 
@@ -163,7 +163,7 @@ def test_a_dataset_that_takes_no_attributes_is_left_alone() -> None:
         assert dataset.transform is str
 
 
-def test_a_fastload_loader_stays_where_it_was(tmp_path: Path) -> None:
+def test_a_fastload_loader_keeps_its_position(tmp_path: Path) -> None:
     loader = fastload.DataLoader(
         pack_photos(tmp_path / "packed", 24, vary=0), batch_size=4, shuffle=True, seed=3
     )
@@ -177,7 +177,7 @@ def test_a_fastload_loader_stays_where_it_was(tmp_path: Path) -> None:
     loader.close()
 
 
-def test_an_iterable_of_the_users_is_only_iterated() -> None:
+def test_a_plain_iterable_is_only_iterated() -> None:
     loader = Batches(4, 0.001)
     fastload.diagnose(loader, seconds=0.1)
     assert len(list(loader)) == 4

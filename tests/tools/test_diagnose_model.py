@@ -1,4 +1,4 @@
-"""The model behind the suggestions: never beyond the ceiling, and what it says of loaders that can be reckoned by hand."""
+"""The model of suggestions: never above the ceiling, and correct for loaders computed by hand."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def ceiling(found: Finding) -> Ceiling:
     start_s=st.floats(0.0, 10.0),
     measured=st.booleans(),
 )
-def test_nothing_is_promised_beyond_the_ceiling(
+def test_no_prediction_exceeds_the_ceiling(
     *,
     loader_s: float,
     step_s: float,
@@ -72,14 +72,14 @@ def test_nothing_is_promised_beyond_the_ceiling(
     )
 
 
-def test_workers_beyond_the_cores_help_only_who_waits_for_the_disk() -> None:
+def test_more_workers_than_cores_help_only_if_they_wait_for_the_disk() -> None:
     busy = LoaderCosts(loader_s=0.1, step_s=0.01, workers=2, cores=2, wall_s=0.2, cpu_s=0.2)
     waiting = LoaderCosts(loader_s=0.1, step_s=0.01, workers=2, cores=2, wall_s=0.2, cpu_s=0.02)
     assert suggestions(busy) == ()
     assert [each.fix for each in suggestions(waiting)] == ["num_workers=16 (now 2)"]
 
 
-def test_no_more_workers_than_the_step_asks_for() -> None:
+def test_no_more_workers_than_the_step_needs() -> None:
     (found,) = suggestions(
         LoaderCosts(loader_s=0.2, step_s=0.08, workers=1, cores=8, wall_s=0.2, cpu_s=0.2)
     )
@@ -87,7 +87,7 @@ def test_no_more_workers_than_the_step_asks_for() -> None:
     assert ceiling(found).it_s == 1 / 0.08
 
 
-def test_a_loader_worse_than_the_formula_stays_worse() -> None:
+def test_a_loader_slower_than_the_formula_stays_slower() -> None:
     (found,) = suggestions(
         LoaderCosts(loader_s=0.4, step_s=0.001, workers=1, cores=4, wall_s=0.2, cpu_s=0.2)
     )
@@ -95,7 +95,7 @@ def test_a_loader_worse_than_the_formula_stays_worse() -> None:
     assert abs(ceiling(found).it_s - 10.0) < 1e-6  # 0.4 / 4, not 0.2 / 4
 
 
-def test_what_step_and_loader_take_from_each_other_stays() -> None:
+def test_the_measured_slowdown_is_kept() -> None:
     (found,) = suggestions(
         LoaderCosts(
             loader_s=0.2, step_s=0.1, together_s=0.3, workers=1, cores=2, wall_s=0.2, cpu_s=0.2
@@ -104,7 +104,7 @@ def test_what_step_and_loader_take_from_each_other_stays() -> None:
     assert abs(ceiling(found).it_s - 1 / 0.15) < 1e-6
 
 
-def test_starting_workers_each_epoch_counts_where_epochs_are_short() -> None:
+def test_worker_restarts_matter_in_short_epochs() -> None:
     facts = LoaderCosts(
         loader_s=0.1, workers=8, cores=8, start_s=5.0, epoch_batches=20, persistent=False
     )
@@ -118,7 +118,7 @@ def test_starting_workers_each_epoch_counts_where_epochs_are_short() -> None:
     )
 
 
-def test_floats_on_the_way_between_processes() -> None:
+def test_uint8_is_suggested_for_float_images() -> None:
     facts = LoaderCosts(
         loader_s=0.1,
         workers=4,
@@ -129,20 +129,19 @@ def test_floats_on_the_way_between_processes() -> None:
         float_images=True,
     )
     (found,) = suggestions(facts)
-    assert found.fix.startswith("hand out uint8")
+    assert found.fix.startswith("return uint8")
     assert abs(ceiling(found).it_s - 16.0) < 1e-6  # 0.4 - 3/4 of 0.2 = 0.25
 
 
-def test_a_fastload_loader_with_fewer_threads_than_cores() -> None:
+def test_all_cores_are_suggested_to_a_fastload_loader() -> None:
     (found,) = suggestions(LoaderCosts(loader_s=0.1, step_s=0.04, threads=2, cores=8))
     assert found.fix == "num_workers=None (now 2)"
     assert abs(ceiling(found).it_s - 25.0) < 1e-6
     assert suggestions(LoaderCosts(loader_s=0.1, step_s=0.04, threads=8, cores=8)) == ()
 
 
-def test_the_way_to_the_gpu_is_a_stage_where_one_is_in_use() -> None:
-    from fastload._tools.doctor.loader.stages import StageCosts, of_torch
-    from fastload._tools.doctor.loader.workers import Work
+def test_pinning_and_copying_are_stages_if_measured() -> None:
+    from fastload._tools.doctor.loader.stages import StageCosts, Work, of_torch
 
     work = Work(
         items=4, wall_s=0.04, cpu_s=0.04, queued_s=0.0, collate_s=0.01, stages={"decode": 0.03}

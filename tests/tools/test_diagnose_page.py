@@ -1,4 +1,4 @@
-"""The page: verdict first, the best change beside its ceiling, samples/s beside it/s."""
+"""The printed diagnosis: verdict first, best change with its ceiling, it/s with samples/s."""
 
 from __future__ import annotations
 
@@ -47,15 +47,17 @@ def figures(**changes: Any) -> LoaderFigures:
     return LoaderFigures(**{**found, **changes})
 
 
-def test_the_whole_page() -> None:
+def test_the_printed_page() -> None:
     assert (
-        str(diagnosis_of(figures(), [SUGGESTION], ["mind the gap"]))
+        str(diagnosis_of(figures(), [SUGGESTION], ["a note"]))
         == """\
-Your step needs 148 ms, your loader 212 ms: the GPU waits 30 % of the time. Decode is 61 % of the loader's work.
+Your step needs 148 ms and your loader 212 ms: the GPU waits 30 % of the time. \
+Decode is 61 % of the loader's work.
 Best change: num_workers=6: expected 6.76 it/s (+43 %), ceiling 6.76 it/s.
 
-Together they reach 4.73 it/s = 303 samples/s (42 batches measured); with data for free it would be 6.76 it/s = 432 samples/s; 8 cores, 4 workers.
-Where the loader's time goes (one batch of 64 in one of 4 workers):
+Together they reach 4.73 it/s = 303 samples/s (42 batches measured). \
+With data for free the step would reach 6.76 it/s = 432 samples/s (8 cores, 4 workers).
+Time of the loader (one batch of 64 in one of 4 workers):
   read            50.0 ms   6.0 %
   decode         520.0 ms    61 %
   transform      280.0 ms    33 %   Resize 200.0
@@ -65,24 +67,25 @@ Where the loader's time goes (one batch of 64 in one of 4 workers):
    fix       num_workers=6 (now 4)
    ceiling   6.76 it/s (+43 %)
 
-note: mind the gap"""
+note: a note"""
     )
 
 
-def test_without_a_step_it_speaks_of_the_loader_only() -> None:
+def test_without_a_step_only_the_loader_is_described() -> None:
     alone = figures(step=None, together=None, wait_share=None, stages=())
     assert str(diagnosis_of(alone, [], [])) == (
-        "Your loader needs 212 ms for a batch of 64: it gives 4.72 it/s = 302 samples/s.\n\n"
-        "40 batches measured on 8 cores, 4 workers. With a step (diagnose(loader, step)) you learn whether that is enough."
+        "Your loader needs 212 ms for a batch of 64 and reaches 4.72 it/s = 302 samples/s.\n\n"
+        "40 batches measured on 8 cores, 4 workers. Pass a step, diagnose(loader, step), to find out "
+        "whether this is fast enough."
     )
 
 
-def test_a_step_that_does_not_wait_is_sent_to_check_trainer() -> None:
+def test_check_trainer_is_suggested_if_the_step_does_not_wait() -> None:
     page = str(
         diagnosis_of(figures(loader=BatchTiming(0.05, 9), wait_share=0.01, on_gpu=False), [], [])
     )
     assert page.startswith(
-        "Your step needs 148 ms, your loader 50 ms: the step does not wait for data. "
+        "Your step needs 148 ms and your loader 50 ms: the step does not wait for data. "
     )
     assert "fastload.check_trainer" in page
 
@@ -98,7 +101,9 @@ def test_a_step_that_does_not_wait_is_sent_to_check_trainer() -> None:
         (0.05, None, "unknown"),
     ],
 )
-def test_who_is_blamed(loader_s: float, wait: float | None, state: str) -> None:
+def test_state_follows_from_speed_and_waiting(
+    loader_s: float, wait: float | None, state: str
+) -> None:
     found = diagnosis_of(figures(loader=BatchTiming(loader_s, 9), wait_share=wait), [], [])
     assert (found.state, found.healthy) == (state, state != "data-bound")
 
@@ -111,11 +116,11 @@ def test_rates() -> None:
     assert BatchTiming(0.0, 1).per_s == float("inf")
 
 
-def test_the_json_holds_figures_and_findings() -> None:
-    told = json.loads(json.dumps(diagnosis_of(figures(), [SUGGESTION], []).as_json()))
-    assert (told["state"], told["loader"]["seconds"], told["wait_share"]) == (
+def test_json_contains_figures_and_findings() -> None:
+    content = json.loads(json.dumps(diagnosis_of(figures(), [SUGGESTION], []).as_json()))
+    assert (content["state"], content["loader"]["seconds"], content["wait_share"]) == (
         "data-bound",
         0.212,
         0.3,
     )
-    assert told["findings"][0]["fix"] == "num_workers=6 (now 4)"
+    assert content["findings"][0]["fix"] == "num_workers=6 (now 4)"

@@ -1,4 +1,4 @@
-"""`fastload doctor --script train.py:make_loader,make_step`: the script is imported, not run; every mistake is one line."""
+"""`fastload doctor --script`: the script is imported, not run, and each mistake gives one line."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 import fastload
 from fastload._cli import main
 from fastload._tools.doctor.loader.script import call_script, import_script
-from fastload._tools.doctor.loader.workers import WatchedCollate, WatchedDataset
+from fastload._tools.doctor.loader.stages import WatchedCollate, WatchedDataset
 
 SCRIPT = """
 import time
@@ -59,20 +59,31 @@ def doctor(*words: str) -> int:
     return main(["doctor", *words])
 
 
-def test_a_loader_that_is_too_slow(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_slow_loader_gives_exit_code_1_and_shows_progress(
+    script: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert doctor("--script", f"{script}:make_loader,make_step", "--seconds", "0.5") == 1
-    assert "the step waits" in capsys.readouterr().out
+    captured = capsys.readouterr()
+    assert "the step waits" in captured.out
+    phases = [line.split(" (")[0] for line in captured.err.splitlines()]
+    assert phases == [
+        "measuring the loader alone",
+        "measuring the step alone",
+        "measuring loader and step together",
+    ]
 
 
-def test_a_loader_that_is_fast_enough_as_json(
+def test_a_fast_loader_gives_exit_code_0_and_json_without_progress(
     script: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     script.write_text((SCRIPT % "0.050").replace("SECONDS)", "0)"))
     assert doctor("--script", f"{script}:make_loader,make_step", "--seconds", "1", "--json") == 0
-    assert json.loads(capsys.readouterr().out)["state"] == "compute-bound"
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["state"] == "compute-bound"
+    assert not captured.err
 
 
-def test_a_loader_alone_and_a_loader_that_is_there_already(script: Path) -> None:
+def test_a_name_may_be_a_function_or_the_loader_itself(script: Path) -> None:
     assert call_script(f"{script}:make_loader")[1] is None
     assert call_script(f"{script}:ready") == ([1, 2, 3], None)
 
@@ -83,15 +94,15 @@ def test_a_loader_alone_and_a_loader_that_is_there_already(script: Path) -> None
         ("{}", "expected PATH:make_loader"),
         ("{}:a,b,c", "expected PATH:make_loader"),
         ("{}:make-loader", "expected PATH:make_loader"),
-        ("{}x:make_loader", "no such file"),
-        ("{}:missing", "no function missing; it has fails, make_loader"),
+        ("{}x:make_loader", "does not exist"),
+        ("{}:missing", "no function missing; it defines fails, make_loader"),
         ("{}:fails", r"fails\(\) raised ValueError: no data"),
-        ("{}:number", "returned int: expected a loader"),
+        ("{}:number", "returned int; expected an iterable loader"),
         ("{}:needs", r"needs\(\) raised TypeError: .*called without arguments"),
-        ("{}:make_loader,number", "returned int: expected a function"),
+        ("{}:make_loader,number", "returned int; expected a function"),
     ],
 )
-def test_mistakes_are_reported_in_one_line(script: Path, words: str, message: str) -> None:
+def test_each_mistake_is_reported_in_one_line(script: Path, words: str, message: str) -> None:
     with pytest.raises(fastload.ConfigError, match=message) as raised:
         call_script(words.format(script))
     assert "\n" not in str(raised.value)
@@ -101,16 +112,16 @@ def test_mistakes_are_reported_in_one_line(script: Path, words: str, message: st
 @pytest.mark.parametrize(
     "text", ["import nothing_of_this_name", "def broken(:\n", "raise SystemExit(3)"]
 )
-def test_a_script_that_cannot_be_imported(script: Path, text: str) -> None:
+def test_a_script_that_fails_to_import_is_reported(script: Path, text: str) -> None:
     script.write_text(text)
     with pytest.raises(fastload.ConfigError, match=r"importing .* raised"):
         call_script(f"{script}:make_loader")
     assert script.stem not in sys.modules
 
 
-def test_migrate_alone_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_migrate_without_script_is_rejected(capsys: pytest.CaptureFixture[str]) -> None:
     assert doctor("--migrate") == 2
-    assert "go with --script" in capsys.readouterr().err
+    assert "needs --script" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("word", ["0", "x", "nan", "-1"])
@@ -119,14 +130,12 @@ def test_seconds_are_checked(word: str, capsys: pytest.CaptureFixture[str]) -> N
     assert "expected seconds, more than 0" in capsys.readouterr().err
 
 
-def test_what_is_sent_to_new_worker_processes_can_be_sent(script: Path) -> None:
+def test_wrappers_for_worker_processes_can_be_pickled(script: Path) -> None:
     watched = WatchedDataset([10, 20, 30])
     dataset, collate = pickle.loads(pickle.dumps((watched, WatchedCollate(list, watched))))
     batch, work = collate([dataset[1], dataset[2]])
     assert (batch, work.items, len(dataset)) == ([20, 30], 2, 3)
     module = import_script(script)
     assert sys.modules[module.__name__] is module
-    assert (
-        module.__name__ == script.stem
-    )  # a worker imports it by this name, from the folder put into sys.path
+    assert module.__name__ == script.stem  # worker processes import it by this name
     assert str(script.parent) in sys.path

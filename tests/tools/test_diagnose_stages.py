@@ -1,4 +1,4 @@
-"""diagnose() finds stages that were made slow by known amounts, within 15 %."""
+"""diagnose() measures stages with planted durations within 15 %."""
 
 from __future__ import annotations
 
@@ -27,10 +27,13 @@ def shares(found: Diagnosis[LoaderFigures]) -> dict[str, float]:
     return {each.name: each.share for each in found.numbers.stages}
 
 
-def check(
+def assert_shares(
     measure: Callable[[], Diagnosis[LoaderFigures]], planted: dict[str, float]
 ) -> Diagnosis[LoaderFigures]:
-    """All shares within 15 % in one of three tries: a busy machine wakes sleepers late, a wrong count is wrong each time."""
+    """Expects all shares within 15 % in one of three tries.
+
+    A busy machine delays sleeping threads at random; a wrong count is wrong every time.
+    """
     total = sum(planted.values())
     expected = {name: pytest.approx(seconds / total, rel=0.15) for name, seconds in planted.items()}
     for _ in range(3):
@@ -43,7 +46,9 @@ def check(
     return found
 
 
-def test_planted_stages_in_one_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_planted_stages_are_measured_in_one_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(simplejpeg, "decode_jpeg", slow_decode)
     with SlowPipe(tmp_path / "pipe", 0.050) as pipe:
         loader = torch.utils.data.DataLoader(Slow(pipe=pipe), batch_size=2, collate_fn=slow_collate)
@@ -54,17 +59,17 @@ def test_planted_stages_in_one_process(tmp_path: Path, monkeypatch: pytest.Monke
             "other": 0.040,
             "collate": 0.040,
         }
-        found = check(lambda: fastload.diagnose(loader, seconds=2), planted)
+        found = assert_shares(lambda: fastload.diagnose(loader, seconds=2), planted)
     assert found.numbers.loader.seconds == pytest.approx(0.320, rel=0.25)
     assert found.numbers.workers == 0
 
 
-def test_planted_stages_in_two_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_planted_stages_are_measured_in_two_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(simplejpeg, "decode_jpeg", slow_decode)
     loader = torch.utils.data.DataLoader(
         Slow(), batch_size=2, collate_fn=slow_collate, num_workers=2
     )
-    found = check(
+    found = assert_shares(
         lambda: fastload.diagnose(loader, seconds=4),
         {"decode": 0.080, "transform": 0.060, "other": 0.040, "collate": 0.040},
     )
@@ -94,7 +99,7 @@ class ToArray:
 
 
 class Photos(torch.utils.data.Dataset[Any]):
-    """As torchvision's ImageFolder does it."""
+    """Reads and decodes like torchvision's ImageFolder."""
 
     def __init__(self, root: Path) -> None:
         self.paths = sorted(root.iterdir())
@@ -118,7 +123,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_files_decoded_by_pillow_are_taken_apart(photos: Path, workers: int) -> None:
+def test_reading_and_decoding_with_pillow_are_separated(photos: Path, workers: int) -> None:
     found = fastload.diagnose(
         torch.utils.data.DataLoader(Photos(photos), batch_size=4, num_workers=workers), seconds=1.5
     )
@@ -131,7 +136,7 @@ def test_files_decoded_by_pillow_are_taken_apart(photos: Path, workers: int) -> 
     assert found.numbers.batch_size == 4
 
 
-def test_fastloads_own_decoder_is_measured_on_the_users_images(photos: Path) -> None:
+def test_the_fastload_decoder_is_measured_on_the_images_of_the_dataset(photos: Path) -> None:
     needs_core()
     found = fastload.diagnose(torch.utils.data.DataLoader(Photos(photos), batch_size=4), seconds=1)
     offered = [each for each in found.findings if each.fix.startswith("fastload.DataLoader")]
@@ -139,20 +144,20 @@ def test_fastloads_own_decoder_is_measured_on_the_users_images(photos: Path) -> 
     assert "native decoder was measured on your own images" in offered[0].evidence[0]
 
 
-def test_nothing_is_promised_where_some_images_are_no_jpegs(photos: Path, tmp_path: Path) -> None:
-    """A PNG takes several times as long: the JPEGs alone would promise too much."""
+def test_no_gain_is_predicted_if_some_images_are_not_jpegs(photos: Path, tmp_path: Path) -> None:
+    """A PNG takes several times as long, so the JPEGs alone would promise too much."""
     for number, path in enumerate(sorted(photos.glob("*.jpg"))):
         Image.open(path).save(
             tmp_path / f"{number}.jpg", "PNG" if number % 2 else "JPEG"
-        )  # by its content, not by its name
+        )  # the content decides, not the name
     found = fastload.diagnose(
         torch.utils.data.DataLoader(Photos(tmp_path), batch_size=4), seconds=1
     )
     assert not [each for each in found.findings if each.fix.startswith("fastload.DataLoader")]
-    assert any(each.startswith("6 of 12 images looked at are no JPEGs: ") for each in found.notes)
+    assert any(each.startswith("6 of 12 images are not JPEGs, ") for each in found.notes)
 
 
-def test_reading_inside_a_decode_is_reading(photos: Path) -> None:
+def test_a_read_inside_a_decode_counts_as_read(photos: Path) -> None:
     path = sorted(photos.iterdir())[0]
     with Instruments(object()) as instruments:
         instruments.clock.start()
@@ -164,7 +169,7 @@ def test_reading_inside_a_decode_is_reading(photos: Path) -> None:
         instruments.clock.stop()
         counted = instruments.clock.taken()
         Image.open(path).load()
-        assert not instruments.clock.taken()  # stopped is stopped
+        assert not instruments.clock.taken()
     path.with_name("names").unlink()
     assert lines == ["a\n", "b\n"]
     assert set(counted) == {"read", "decode"}
@@ -173,24 +178,25 @@ def test_reading_inside_a_decode_is_reading(photos: Path) -> None:
     assert instruments.paths.count(str(path)) == 2
 
 
-def test_a_stage_is_counted_without_the_stages_inside_it() -> None:
+def test_a_stage_excludes_the_stages_inside_it() -> None:
+    def decode() -> None:
+        time.sleep(0.02)
+        clock.counted("read", time.sleep, 0.2)
+
     clock = StageClock()
     clock.start()
     began = time.perf_counter()
-    clock.enter("decode")
-    time.sleep(0.02)
-    clock.counted("read", time.sleep, 0.2)
-    clock.leave()
+    clock.counted("decode", decode)
     whole = time.perf_counter() - began
     clock.stop()
     counted = clock.taken()
     assert counted["read"] >= 0.2
     assert counted["decode"] + counted["read"] == pytest.approx(whole, rel=0.01)
-    assert clock.counted("read", int, "3") == 3  # stopped: the call is made, not counted
+    assert clock.counted("read", int, "3") == 3  # after stop, calls are made but not counted
     assert clock.taken() == {}
 
 
-def test_a_fastload_loader_tells_its_own_stages(tmp_path: Path) -> None:
+def test_a_fastload_loader_reports_its_own_stages(tmp_path: Path) -> None:
     from tests.loading import pack_photos
 
     with_transform = fastload.DataLoader(pack_photos(tmp_path / "packed", 24, vary=0), batch_size=4)
@@ -207,7 +213,7 @@ def test_a_fastload_loader_tells_its_own_stages(tmp_path: Path) -> None:
     )
 
 
-def test_a_stream_is_opened_in_this_process_only() -> None:
+def test_a_stream_is_measured_in_this_process_only() -> None:
     class Stream(torch.utils.data.IterableDataset[int]):
         def __iter__(self) -> Any:
             for number in range(40):

@@ -158,7 +158,7 @@ def test_json_equals_the_diagnosis_and_has_no_nan(tmp_path: Path) -> None:
     import json
 
     found = examine(write(tmp_path / "m.jsonl", rows_of(replace(made(data=0.08), parts=None))))
-    told = json.loads(json.dumps(found.as_json(), allow_nan=False))
-    assert told["state"] == "data-bound"
-    assert told["verdict"] == found.verdict
-    assert told["findings"][0]["ceiling"]["it_s"] == pytest.approx(found.findings[0].ceiling.it_s)  # type: ignore[union-attr]
+    content = json.loads(json.dumps(found.as_json(), allow_nan=False))
+    assert content["state"] == "data-bound"
+    assert content["verdict"] == found.verdict
+    assert content["findings"][0]["ceiling"]["it_s"] == pytest.approx(found.findings[0].ceiling.it_s)  # type: ignore[union-attr]

@@ -1,4 +1,4 @@
-"""check_trainer() on real steps: what is wrong is found, with its line; what is right gets a clean bill."""
+"""check_trainer() on real steps: it reports mistakes with their line, and nothing else."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ IMAGES, LABELS = torch.rand(4, 3, 16, 16), torch.tensor([0, 1, 2, 1])
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    """Threads that spin while they wait for each other cost a busy machine ten times as much."""
+    """Spinning threads make these tests ten times slower on a busy machine."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -45,7 +45,7 @@ def small_model() -> nn.Module:
 
 
 class Trainer:
-    """A step in which each thing can be done right or wrong."""
+    """A training step with a switch for each mistake."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class Trainer:
 
 
 def findings(report: Diagnosis[StepFigures]) -> tuple[Finding, ...]:
-    """All but that nothing is compiled: compiling takes its time, and has its own tests."""
+    """All findings except "compile": compiling is slow and has its own tests."""
     return tuple(each for each in report.findings if each.kind != "compile")
 
 
@@ -87,11 +87,11 @@ def line_of(function: Any, text: str) -> str:
     return f":{first + next(number for number, line in enumerate(lines) if text in line)} in "
 
 
-def test_a_clean_trainer_gets_a_clean_bill() -> None:
-    torch._dynamo.reset()  # it gives up on code that it has seen with eight models
+def test_a_correct_trainer_has_no_findings() -> None:
+    torch._dynamo.reset()  # dynamo stops compiling code after eight models
     report = Trainer(compiled=True).check()
     assert report.healthy, str(report)
-    assert "Nothing found" in str(report)
+    assert "No finding" in str(report)
     assert {each.partition(":")[0] for each in report.passed} == {
         "amp",
         "tf32",
@@ -106,9 +106,9 @@ def test_a_clean_trainer_gets_a_clean_bill() -> None:
     assert json.loads(json.dumps(report.as_json()))["healthy"] is True
 
 
-def test_autocast_that_is_switched_off_is_found_with_its_line() -> None:
+def test_disabled_autocast_is_found_with_its_line() -> None:
     config = {"amp": True}
-    trainer = Trainer(amp=config["amp"] == "bf16")  # type: ignore[comparison-overlap]   # team D's silence
+    trainer = Trainer(amp=config["amp"] == "bf16")  # type: ignore[comparison-overlap]
     (found,) = findings(trainer.check())
     assert found.kind == "amp"
     assert "enabled=False" in found.title
@@ -116,7 +116,7 @@ def test_autocast_that_is_switched_off_is_found_with_its_line() -> None:
     assert line_of(Trainer.step, "torch.autocast") in found.where
 
 
-def test_autocast_that_is_never_entered() -> None:
+def test_missing_autocast_is_found() -> None:
     trainer = Trainer()
 
     def step(batch: Any) -> None:
@@ -145,7 +145,7 @@ def test_float16_needs_a_scaler() -> None:
     assert "gradient scaler" in found.title
 
 
-def test_float16_with_a_scaler_whose_scale_is_put_back() -> None:
+def test_float16_with_a_scaler_passes_and_its_scale_is_restored() -> None:
     trainer = Trainer(dtype=torch.float16, fused=False, foreach=True)
     scaler = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=1)
 
@@ -161,7 +161,7 @@ def test_float16_with_a_scaler_whose_scale_is_put_back() -> None:
         trainer.model, trainer.optimizer, step, (trainer.images, LABELS)
     )
     assert not report.found("amp")
-    assert not report.found("sync")  # what a scaler reads is its own business
+    assert not report.found("sync")  # reads of the scaler itself are not counted
     assert scaler.get_scale() == 8.0
 
 
@@ -203,7 +203,7 @@ def read_mask(loss: torch.Tensor) -> None:
 
 
 @pytest.mark.parametrize(
-    ("read", "text", "says"),
+    ("read", "text", "message"),
     [
         (read_item, "loss.item", "reading a value"),
         (read_cpu, "loss.cpu", ".cpu()"),
@@ -217,11 +217,13 @@ def read_mask(loss: torch.Tensor) -> None:
     ],
     ids=lambda value: getattr(value, "__name__", " "),
 )
-def test_every_read_of_a_value_is_found_once_with_its_line(read: Any, text: str, says: str) -> None:
+def test_each_read_of_a_value_is_found_once_with_its_line(
+    read: Any, text: str, message: str
+) -> None:
     (found,) = findings(Trainer(after=read).check())
     assert found.kind == "sync"
-    assert says in found.title
-    assert "once a step" in found.title
+    assert message in found.title
+    assert "once per step" in found.title
     assert found.where.endswith(line_of(read, text) + read.__name__)
 
 
@@ -231,7 +233,7 @@ def test_reads_are_counted_by_line() -> None:
             loss.item()
 
     (found,) = findings(Trainer(after=often).check())
-    assert "3 times a step" in found.title
+    assert "3 times per step" in found.title
 
 
 def test_nchw_images_are_found() -> None:
@@ -240,29 +242,29 @@ def test_nchw_images_are_found() -> None:
     assert "2 of 2" in found.title
 
 
-def test_a_step_that_is_not_compiled() -> None:
+def test_a_step_without_compilation_is_found() -> None:
     (found,) = Trainer().check().findings
     assert (found.kind, found.title) == ("compile", "nothing in the step is compiled")
 
 
-def test_a_compiled_model_that_is_never_called() -> None:
+def test_a_compiled_model_that_is_not_called_is_found() -> None:
     trainer = Trainer()
     compiled: Any = torch.compile(trainer.model, backend="eager")
     (found,) = fastload.check_trainer(
         compiled, trainer.optimizer, trainer.step, (trainer.images, LABELS)
     ).findings
-    assert "the step calls another one" in found.title
+    assert "the step calls the original" in found.title
 
 
 @pytest.mark.parametrize(
     ("options", "how"),
     [
-        ({"fused": False}, "one tensor after the other"),
+        ({"fused": False}, "one at a time"),
         ({"fused": None, "foreach": True}, "with foreach"),
-        ({"fused": None, "foreach": False}, "one tensor"),
+        ({"fused": None, "foreach": False}, "one at a time"),
     ],
 )
-def test_an_optimizer_that_is_not_fused(options: dict[str, Any], how: str) -> None:
+def test_an_optimizer_without_fused_is_found(options: dict[str, Any], how: str) -> None:
     (found,) = findings(Trainer(**options).check())
     assert found.kind == "optimizer"
     assert how in found.title
@@ -276,8 +278,8 @@ def test_anomaly_detection_is_found() -> None:
     assert report.findings[0].kind == "anomaly"
 
 
-def test_copies_to_another_device_that_block() -> None:
-    """The meta device stands for a GPU: a copy to it is a copy from the CPU to another device."""
+def test_blocking_copies_to_another_device_are_found() -> None:
+    """The meta device replaces a GPU: a copy to it leaves the CPU."""
     model = nn.Linear(4, 4, device="meta")
 
     def step(batch: torch.Tensor) -> None:
@@ -287,13 +289,13 @@ def test_copies_to_another_device_that_block() -> None:
     report = fastload.check_trainer(model, None, step, torch.rand(2, 4))
     found = report.found("copy")
     assert {each.title.split(",")[0] for each in found} == {
-        "copy to the device without non_blocking=True",
-        "copy to the device from memory that is not pinned",
+        "a copy to the device without non_blocking=True",
+        "a copy to the device from memory that is not pinned",
     }
     assert any(line_of(step, 'batch.to("meta"))') in each.where for each in found)
 
 
-def test_everything_is_as_it_was_afterwards() -> None:
+def test_model_optimizer_and_random_state_are_restored() -> None:
     trainer = Trainer()
     trainer.model[0].weight.grad = torch.ones_like(trainer.model[0].weight)
     trainer.model[4].eval()
@@ -316,7 +318,7 @@ def test_everything_is_as_it_was_afterwards() -> None:
     assert [each.training for each in trainer.model] == [number != 4 for number in range(8)]
 
 
-def test_an_optimizer_with_a_history_keeps_it() -> None:
+def test_the_state_of_the_optimizer_is_restored() -> None:
     trainer = Trainer()
     batch = trainer.images, LABELS
     trainer.step(batch)
@@ -327,7 +329,7 @@ def test_an_optimizer_with_a_history_keeps_it() -> None:
     assert all(torch.equal(after[name], value) for name, value in kept.items())
 
 
-def test_a_step_that_fails_is_reported_and_undone() -> None:
+def test_a_failing_step_is_reported_and_undone() -> None:
     trainer = Trainer()
     before = trainer.model[0].weight.clone()
 
@@ -349,7 +351,7 @@ def test_a_step_that_fails_is_reported_and_undone() -> None:
         (2, 3, "expected a function"),
     ],
 )
-def test_wrong_arguments_are_refused(place: int, value: Any, message: str) -> None:
+def test_wrong_arguments_are_rejected(place: int, value: Any, message: str) -> None:
     trainer = Trainer()
     given: list[Any] = [trainer.model, trainer.optimizer, trainer.step, (trainer.images, LABELS)]
     given[place] = value

@@ -1,4 +1,4 @@
-"""The checks that only a GPU can show, on facts written by hand: both sides of each."""
+"""Checks that need a GPU, on hand-written facts: one failing and one passing case each."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from fastload._tools.doctor.trainer.checks import StepFacts, judge
+from fastload._tools.doctor.trainer.check import judge
+from fastload._tools.doctor.trainer.watch import StepFacts
 
 
 def facts(**changes: Any) -> StepFacts:
-    """A trainer on a GPU with which nothing is wrong."""
+    """Facts of a trainer on a GPU without any mistake."""
     clean = StepFacts(
         device="cuda",
         batch_size=64,
@@ -32,14 +33,14 @@ def facts(**changes: Any) -> StepFacts:
     return dataclasses.replace(clean, **changes)
 
 
-def test_a_clean_trainer_on_a_gpu() -> None:
+def test_a_correct_trainer_on_a_gpu_has_no_findings() -> None:
     findings, passed = judge(facts())
     assert findings == ()
     assert len(passed) == 8
 
 
 @pytest.mark.parametrize(
-    ("changes", "check", "says"),
+    ("changes", "check", "text"),
     [
         (
             {"matmuls": Counter(float32=30, bfloat16=60), "fp32_precision": "highest"},
@@ -50,14 +51,14 @@ def test_a_clean_trainer_on_a_gpu() -> None:
         (
             {"kernels": 9000, "kernel_s": 0.03},
             "batch",
-            "9000 kernels of 3 us on average, the GPU is busy 30 %",
+            "9000 kernels take 3 us on average, and the GPU is busy 30 % of a step",
         ),
         (
             {"blocking_copies": Counter({("from memory that is not pinned", "a.py:7"): 2})},
             "copy",
-            "2 times a step",
+            "2 times per step",
         ),
-        ({"fused": None, "foreach": False}, "optimizer", "one tensor after the other"),
+        ({"fused": None, "foreach": False}, "optimizer", "one at a time"),
         (
             {"syncs": Counter({("x", f"a.py:{line}"): 1 for line in range(12)})},
             "sync",
@@ -65,10 +66,10 @@ def test_a_clean_trainer_on_a_gpu() -> None:
         ),
     ],
 )
-def test_each_thing_is_found_alone(changes: dict[str, Any], check: str, says: str) -> None:
+def test_each_mistake_is_found_alone(changes: dict[str, Any], check: str, text: str) -> None:
     findings, _ = judge(facts(**changes))
     assert {each.kind for each in findings} == {check}
-    assert any(says in each.title for each in findings)
+    assert any(text in each.title for each in findings)
 
 
 @pytest.mark.parametrize(
@@ -87,5 +88,5 @@ def test_each_thing_is_found_alone(changes: dict[str, Any], check: str, says: st
     ],
     ids=str,
 )
-def test_what_is_no_reason_to_complain(changes: dict[str, Any]) -> None:
+def test_harmless_facts_are_not_reported(changes: dict[str, Any]) -> None:
     assert judge(facts(**changes))[0] == ()

@@ -1,1 +1,1 @@
-"""Live diagnosis of a loader (``fastload.diagnose``)."""
+"""Measures a loader (``fastload.diagnose``)."""

@@ -1,23 +1,19 @@
-"""``fastload.diagnose``: why does my GPU wait, on the loader that is there today."""
+"""``fastload.diagnose``: measures the loader that a trainer uses today."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from typing import Any
 
+from fastload._common import cuda
 from fastload._common.cpus import available_cpus
 from fastload._common.formatting import count
 from fastload._common.public import public
 from fastload._tools.doctor.finding import Diagnosis
-from fastload._tools.doctor.loader.figures import (
-    BatchTiming,
-    LoaderFigures,
-    StageShare,
-    diagnosis_of,
-)
+from fastload._tools.doctor.loader.figures import BatchTiming, LoaderFigures, diagnosis_of
 from fastload._tools.doctor.loader.model import LoaderCosts, suggestions
 from fastload._tools.doctor.loader.stages import (
-    FastloadDecode,
     StageCosts,
     jpegs_of,
     measure_stages,
@@ -27,207 +23,179 @@ from fastload._tools.doctor.loader.stages import (
 )
 from fastload._tools.doctor.loader.timing import (
     LoaderTiming,
-    RandomState,
     ReplayBuffer,
     Source,
     Step,
-    gpu_in_use,
+    restored_random,
     time_loader,
     time_step,
 )
 from fastload._tools.monitor.batches import count_samples, float_images, image_size
 from fastload.errors import ConfigError
 
+_CROWDED = 0.15  # share of a worker's time spent waiting for a core that is worth a note
+
 
 @public()
 def diagnose(
     loader: Iterable[Any], step: Step | None = None, *, seconds: float = 60.0
 ) -> Diagnosis[LoaderFigures]:
-    """Times the loader alone, the step alone on replayed batches, and both together, for about ``seconds`` in all.
+    """Measures whether training waits for its loader, and predicts what a change would gain.
 
-    Any iterable will do; a torch DataLoader's dataset is split into its stages, a fastload loader tells its own. The loader is
-    left as it was: a copy is run, its workers end here, random generators are put back (a bare iterator loses the batches it
-    gives, and a note says how many). The step really runs: give it a model that may be trained on.
+    Times the loader alone, the step alone on replayed batches, and both together. The work of a
+    torch DataLoader is also split into stages. The loader is not changed: a copy runs, its workers
+    are ended, and random generators are restored. A plain iterator loses the batches that it
+    yields, and the step really trains.
 
-        print(fastload.diagnose(loader, lambda batch: train_step(model, batch), seconds=60))
+    Args:
+        loader: Any iterable of batches.
+        step: The training step, called as ``step(batch)``. Without it, only the loader is measured.
+        seconds: Approximate duration of all measurements together.
+
+    Returns:
+        The verdict, possible changes with their predicted speed, and the measurements.
+
+    Raises:
+        ConfigError: An argument is invalid, the loader yields no batch, or loader or step raise.
+
+    Example:
+        >>> print(fastload.diagnose(loader, lambda batch: train_step(model, batch), seconds=60))
     """
-    if (
-        isinstance(seconds, bool)
-        or not isinstance(seconds, int | float)
-        or not 0 < seconds < float("inf")
-    ):
+    return run_diagnosis(loader, step, seconds, lambda _: None)
+
+
+def run_diagnosis(
+    loader: Iterable[Any], step: Step | None, seconds: float, on_phase: Callable[[str], None]
+) -> Diagnosis[LoaderFigures]:
+    """Runs ``diagnose`` and calls ``on_phase`` with a description before each measurement."""
+    is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    if not is_number or not 0 < seconds < float("inf"):
         raise ConfigError(f"diagnose: seconds={seconds!r:.40}: expected a number above 0")
     if step is not None and not callable(step):
         raise ConfigError(
-            f"diagnose: step: expected a function of one batch, found {type(step).__name__}"
+            f"diagnose: step={type(step).__name__}: expected a function of one batch, or None"
         )
-    with RandomState(loader):
-        source = Source(loader)
-        try:
-            return _Run(source, step, float(seconds)).diagnosis()
-        finally:
-            source.close()
+    with restored_random(loader), closing(Source(loader)) as source:
+        return _measure(source, step, seconds, on_phase)
 
 
-_CROWDED = 0.15  # share of a worker's time in the queue for a core that is worth a word
+def _measure(
+    source: Source, step: Step | None, seconds: float, on_phase: Callable[[str], None]
+) -> Diagnosis[LoaderFigures]:
+    def phase(name: str, share: float) -> float:
+        on_phase(f"measuring {name} (about {share * seconds:.0f} s)")
+        return share * seconds
 
-
-class _Run:
-    """One diagnosis: measures in the order in which the parts depend on each other."""
-
-    def __init__(self, source: Source, step: Step | None, seconds: float) -> None:
-        self.source = source
-        self.step = step
-        self.seconds = seconds
-        self.notes: list[str] = []
-        self.replay = ReplayBuffer()
-
-    def diagnosis(self) -> Diagnosis[LoaderFigures]:
-        source = self.source
-        opens = self.source.kind == "torch"
-        parts = (
-            {"loader": 0.35, "step": 0.15, "together": 0.3, "open": 0.2}
-            if self.step
-            else {"loader": 0.6, "open": 0.4}
+    has_stages = source.kind == "torch"
+    alone_share, stages_share = (0.35, 0.2) if step else (0.6, 0.4)
+    replay = ReplayBuffer()
+    alone_share += 0.0 if has_stages else stages_share
+    alone = time_loader(source, phase("the loader alone", alone_share), replay=replay)
+    if alone is None:
+        raise ConfigError(
+            f"diagnose: the loader ({type(source.loader).__name__}) yielded no batch. "
+            "It is empty, or an iterator that is used up."
         )
-        alone = time_loader(
-            source,
-            self.seconds * (parts["loader"] + (0 if opens else parts["open"])),
-            replay=self.replay,
-        )
-        if alone is None:
-            raise ConfigError(
-                f"diagnose: the loader ({type(source.loader).__name__}) gave no batch: it is empty, or an iterator that was "
-                "used up"
+    batch = replay.batches[0]
+    step_timing = together = costs = decode = None
+    if step is not None:
+        step_timing = time_step(step, replay.batches, phase("the step alone", 0.15))
+        if not alone.ended:
+            together = time_loader(source, phase("loader and step together", 0.3), step=step)
+    notes = []
+    if has_stages:
+        costs = measure_stages(source, phase("the stages of the loader", stages_share), batch)
+    if costs:
+        jpegs, others = jpegs_of(costs.paths, costs.encoded)
+        # A PNG takes several times as long as a JPEG, so the JPEGs alone would promise too much.
+        if others:
+            notes.append(
+                f"{others} of {others + len(jpegs)} images are not JPEGs, so the gain of fastload "
+                "is not predicted. Measure it with fastload pack and fastload bench load."
             )
-        step_timing = together = None
-        if self.step is not None:
-            step_timing = time_step(self.step, self.replay.batches, self.seconds * parts["step"])
-            together = (
-                None
-                if alone.ended
-                else time_loader(source, self.seconds * parts["together"], step=self.step)
-            )
-        costs = (
-            measure_stages(source, self.seconds * parts["open"], self.replay.batches[0])
-            if opens
-            else None
-        )
-        jpegs, others = jpegs_of(costs.paths, costs.encoded) if costs else ([], 0)
-        decode = (
-            time_fastload_decode(jpegs, image_size(self.replay.batches[0]))
-            if jpegs and not others
-            else None
-        )
-        if (
-            others
-        ):  # a PNG takes several times as long as a JPEG: the JPEGs alone would promise too much
-            self.notes.append(
-                f"{others} of {others + len(jpegs)} images looked at are no JPEGs: what fastload would gain is not told; "
-                "measure it: fastload pack, then fastload bench load"
-            )
-        self._note(alone, together, costs)
-        return self._diagnosis(alone, step_timing, together, costs, decode)
+        elif jpegs:
+            decode = time_fastload_decode(jpegs, image_size(batch))
+    notes += _notes(source, alone, costs, ended_early=step is not None and together is None)
+    size = count_samples(batch) or 0
+    workers = source.workers
+    loader_costs = LoaderCosts(
+        loader_s=alone.timing.seconds,
+        cores=available_cpus(),
+        step_s=step_timing.seconds if step_timing else None,
+        together_s=together.timing.seconds if together else None,
+        workers=workers if has_stages else None,
+        threads=source.fixed_threads,
+        start_s=alone.start_s,
+        epoch_batches=source.length,
+        persistent=bool(getattr(source.loader, "persistent_workers", True)),
+        float_images=float_images(batch),
+        **(_worker_costs(costs) if costs else {}),
+        fastload_s=decode[0] * size if decode and size else None,
+        fastload_backend=decode[1] if decode else "",
+    )
+    stages, stages_from = of_torch(costs, workers or 0) if costs else ((), "")
+    if source.kind == "fastload":
+        stages, stages_from = of_fastload(source.loader, size)
+    figures = LoaderFigures(
+        loader_kind=source.kind,
+        batch_size=size,
+        cores=loader_costs.cores,
+        workers=workers,
+        loader=alone.timing,
+        step=step_timing,
+        together=together.timing if together else None,
+        wait_share=_wait_share(alone, step_timing, together, background=bool(workers)),
+        on_gpu=cuda.in_use(),
+        start_s=alone.start_s,
+        stages=stages,
+        stages_from=stages_from,
+    )
+    return diagnosis_of(figures, suggestions(loader_costs), notes)
 
-    def _diagnosis(
-        self,
-        alone: LoaderTiming,
-        step: BatchTiming | None,
-        together: LoaderTiming | None,
-        costs: StageCosts | None,
-        decode: FastloadDecode | None,
-    ) -> Diagnosis[LoaderFigures]:
-        source = self.source
-        batch = self.replay.batches[0]
-        size = count_samples(batch) or 0
-        workers = source.workers
-        stages: tuple[StageShare, ...] = ()
-        stages_from = ""
-        if costs:
-            stages, stages_from = of_torch(costs, workers or 0)
-        elif source.kind == "fastload":
-            stages, stages_from = of_fastload(source.loader, size)
-        facts = LoaderCosts(
-            loader_s=alone.timing.seconds,
-            cores=available_cpus(),
-            step_s=step.seconds if step else None,
-            together_s=together.timing.seconds if together else None,
-            workers=workers if source.kind == "torch" else None,
-            threads=source.fixed_threads,
-            start_s=alone.start_s,
-            epoch_batches=source.length,
-            persistent=bool(getattr(source.loader, "persistent_workers", True)),
-            float_images=float_images(batch),
-            **(_worker_costs(costs) if costs else {}),
-            fastload_s=decode.seconds * size if decode and size else None,
-            fastload_backend=decode.backend if decode else "",
-        )
-        figures = LoaderFigures(
-            loader_kind=source.kind,
-            batch_size=size,
-            cores=facts.cores,
-            workers=workers,
-            loader=alone.timing,
-            step=step,
-            together=together.timing if together else None,
-            wait_share=_wait_share(alone, step, together, background=workers not in (0, None)),
-            on_gpu=gpu_in_use(),
-            start_s=alone.start_s,
-            stages=stages,
-            stages_from=stages_from,
-        )
-        return diagnosis_of(figures, suggestions(facts), self.notes)
 
-    def _note(
-        self, alone: LoaderTiming, together: LoaderTiming | None, costs: StageCosts | None
-    ) -> None:
-        source = self.source
-        if not alone.settled:
-            self.notes.append(
-                "the loader gives one batch a pass: its start could not be told from its work"
-            )
-        if source.once:
-            taken = alone.timing.batches
-            self.notes.append(
-                f"the loader is an iterator: the batches it gave (more than {taken}) are gone"
-                if taken
-                else ""
-            )
-        if self.step is not None and together is None:
-            self.notes.append("the loader ended before it could be run together with the step")
-        if source.kind == "torch" and costs is None:
-            self.notes.append(
-                "the dataset is a stream that cannot be opened without taking from it: no stages"
-            )
-        if costs is not None:
-            queued = costs.shown.queued_s / costs.shown.wall_s if costs.shown.wall_s else 0.0
-            if queued > _CROWDED:
-                own = (source.workers or 0) > available_cpus()
-                why = (
-                    f"{source.workers} workers are more than this job's {count(available_cpus(), 'core')}"
-                    if own
-                    else "other work is using them"
-                )
-                who = "each worker" if costs.there else "loading"
-                self.notes.append(f"{who} waits {100 * queued:.0f} % of its time for a core: {why}")
-            if costs.whole_calls:
-                self.notes.append(
-                    f"{', '.join(sorted(costs.whole_calls))} reads and decodes in one call: counted as decode"
-                )
-            if gpu_in_use() and not source.loader.pin_memory:
-                self.notes.append(
-                    "pin_memory is off: copies to the GPU block; pin_memory=True and non_blocking=True overlap them"
-                )
+def _notes(
+    source: Source, alone: LoaderTiming, costs: StageCosts | None, *, ended_early: bool
+) -> Iterator[str]:
+    if not alone.settled:
+        yield "the loader yields one batch per pass, so its start is part of the measured time"
+    if source.once:
+        yield (
+            f"the loader is an iterator: more than {alone.timing.batches} of its batches "
+            "are consumed"
+        )
+    if ended_early:
+        yield "the loader ended before it could run together with the step"
+    if source.kind == "torch" and costs is None:
+        yield "the dataset is a stream that cannot be measured without consuming it: no stages"
+    if costs is None:
+        return
+    cores = available_cpus()
+    queued = costs.shown.queued_s / costs.shown.wall_s if costs.shown.wall_s else 0.0
+    if queued > _CROWDED:
+        why = "other work uses the cores"
+        if (source.workers or 0) > cores:
+            why = f"{source.workers} workers share {count(cores, 'core')}"
+        subject = "each worker" if costs.there else "loading"
+        yield f"{subject} waits {100 * queued:.0f} % of its time for a core: {why}"
+    if costs.whole_calls:
+        names = ", ".join(sorted(costs.whole_calls))
+        yield f"{names} reads and decodes in one call, which is counted as decode"
+    if cuda.in_use() and not source.loader.pin_memory:
+        yield (
+            "pin_memory is off, so copies to the GPU block; "
+            "pin_memory=True and non_blocking=True overlap them"
+        )
 
 
 def _worker_costs(costs: StageCosts) -> dict[str, float]:
-    """What one batch costs one worker when it is alone: the model itself brings in how many there are."""
+    """Cost of one batch in one worker that runs alone; the model adds the number of workers."""
     here = costs.here
-    wall = here.wall_s - here.queued_s + here.collate_s + costs.ipc_s
+    collate_ipc_s = here.collate_s + costs.ipc_s
+    wall_s = here.wall_s - here.queued_s + collate_ipc_s
     return {
-        "wall_s": wall,
-        "cpu_s": min(wall, here.cpu_s + here.collate_s + costs.ipc_s),
-        "collate_ipc_s": here.collate_s + costs.ipc_s,
+        "wall_s": wall_s,
+        "cpu_s": min(wall_s, here.cpu_s + collate_ipc_s),
+        "collate_ipc_s": collate_ipc_s,
     }
 
 
@@ -238,16 +206,18 @@ def _wait_share(
     *,
     background: bool,
 ) -> float | None:
-    """Measured together: on a GPU what the step does not need, else what next() took. Else as the timings alone say."""
+    """Share of the time that the trainer waits for data.
+
+    On a GPU this is the time together that the step alone does not need, on a CPU the time inside
+    next(). Without a measurement together it follows from the two timings.
+    """
     if step is None:
         return None
     if together is None:
         loader_s = alone.timing.seconds
-        return (
-            max(0.0, 1 - step.seconds / loader_s)
-            if background
-            else loader_s / (loader_s + step.seconds)
-        )
-    if gpu_in_use():
+        if background:
+            return max(0.0, 1 - step.seconds / loader_s)
+        return loader_s / (loader_s + step.seconds)
+    if cuda.in_use():
         return max(0.0, 1 - step.seconds / together.timing.seconds)
     return min(1.0, together.wait_s / together.timing.seconds)

@@ -1,4 +1,4 @@
-"""The numbers of a live diagnosis, and the verdict that follows from them."""
+"""The measurements of ``fastload.diagnose`` and the verdict that follows from them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,18 @@ from fastload._tools.doctor.finding import Diagnosis, Finding
 DATA_BOUND = "data-bound"
 COMPUTE_BOUND = "compute-bound"
 UNKNOWN = "unknown"
+_NO_WAIT = 0.05  # share of the time below which the trainer is said not to wait
 
 
 @public()
 @dataclass(frozen=True, slots=True)
 class BatchTiming:
-    """Seconds a batch takes in the steady state: the mean over ``batches`` of them, warm-up left out."""
+    """The time of a batch in the steady state, without warm-up.
+
+    Attributes:
+        seconds: Mean seconds per batch.
+        batches: Number of batches measured.
+    """
 
     seconds: float
     batches: int
@@ -31,53 +37,77 @@ class BatchTiming:
 @public()
 @dataclass(frozen=True, slots=True)
 class StageShare:
-    """One part of the loader's work on a batch: seconds of one worker (thread, process), and its share of all of them."""
+    """One part of the loader's work on a batch.
+
+    Attributes:
+        name: Name of the stage, for example ``"decode"``.
+        seconds: Seconds per batch in one worker (thread or process).
+        share: Share of the loader's work, 0 to 1.
+        detail: Parts of the stage as (name, seconds), for example single transforms.
+    """
 
     name: str
     seconds: float
     share: float
-    detail: tuple[
-        tuple[str, float], ...
-    ] = ()  # parts of it by name, in seconds; e.g. the single transforms
+    detail: tuple[tuple[str, float], ...] = ()
 
 
 @public()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoaderFigures:
-    """What ``fastload.diagnose`` measured, in seconds per batch."""
+    """The measurements of ``fastload.diagnose``.
 
-    loader_kind: str  # "torch", "fastload", "other"
-    batch_size: int  # samples; 0 = unknown
-    cores: int  # that this job may use
-    workers: int | None  # processes (torch) or threads (fastload); None = not known
-    loader: BatchTiming  # alone
-    step: BatchTiming | None = None  # alone, on batches replayed from memory: the ceiling
-    together: BatchTiming | None = (
-        None  # both; None without a step, or where the loader ended before
-    )
-    wait_share: float | None = None  # of the time together in which the trainer waits for data
+    Attributes:
+        loader_kind: ``"torch"``, ``"fastload"`` or ``"other"``.
+        batch_size: Samples per batch; 0 if it is not known.
+        cores: CPU cores that this job may use.
+        workers: Worker processes (torch) or threads (fastload). None if they are not known.
+        loader: The loader alone.
+        step: The step alone on batches replayed from memory, which is the ceiling. None without a
+            step.
+        together: Loader and step together. None without a step, or if the loader ended before.
+        wait_share: Share of the time together that the trainer waits for data.
+        on_gpu: True if the step uses a GPU.
+        start_s: Seconds from ``iter(loader)`` to its first batch.
+        stages: The parts of the loader's work.
+        stages_from: How the stages were measured.
+
+    Example:
+        >>> numbers = fastload.diagnose(loader, train_step).numbers
+        >>> numbers.loader.seconds, numbers.step.seconds
+        (0.124, 0.021)
+    """
+
+    loader_kind: str
+    batch_size: int
+    cores: int
+    workers: int | None
+    loader: BatchTiming
+    step: BatchTiming | None = None
+    together: BatchTiming | None = None
+    wait_share: float | None = None
     on_gpu: bool = False
-    start_s: float = 0.0  # from iter(loader) to its first batch
+    start_s: float = 0.0
     stages: tuple[StageShare, ...] = ()
-    stages_from: str = ""  # how they were measured
+    stages_from: str = ""
 
     @property
     def per_s(self) -> float:
-        """Batches per second now: measured together, else as the timings alone say."""
+        """Batches per second now: measured together, or that of the slower part."""
         alone = [each for each in (self.loader, self.step) if each is not None]
         return (self.together or max(alone, key=lambda each: each.seconds)).per_s
 
     @property
     def ceiling_per_s(self) -> float | None:
-        """Batches per second with data for free; None without a step."""
+        """Batches per second if data were free; None without a step."""
         return self.step.per_s if self.step is not None else None
 
     @property
     def state(self) -> str:
-        """``"data-bound"``: the trainer waits for the loader; ``"compute-bound"``: it does not; ``"unknown"`` without a step.
+        """``"data-bound"``, ``"compute-bound"``, or ``"unknown"`` without a step.
 
-        Handing over a batch that is ready costs something, too: a loader that is faster than the step has to be waited for 15 % of the
-        time until it is blamed, one that is not 5 %.
+        The handover of a ready batch also takes time. A loader that is clearly faster than the
+        step is therefore blamed from 15 % of waiting on, any other loader from 5 %.
         """
         if self.step is None or self.wait_share is None:
             return UNKNOWN
@@ -85,11 +115,15 @@ class LoaderFigures:
         return DATA_BOUND if self.wait_share >= limit else COMPUTE_BOUND
 
     def stage(self, name: str) -> StageShare | None:
-        """The stage of this name, where there is one."""
+        """Returns the stage with this name, or None.
+
+        Args:
+            name: Name of the stage, for example ``"decode"``.
+        """
         return next((each for each in self.stages if each.name == name), None)
 
     def as_json(self) -> dict[str, object]:
-        """All figures, and the rates that follow."""
+        """Returns all figures and the rates that follow from them."""
         return {
             **asdict(self),
             "per_s": self.per_s,
@@ -98,10 +132,10 @@ class LoaderFigures:
         }
 
     def lines(self) -> list[str]:
-        """Rates, then where the loader's time goes."""
+        """Returns the rates and the loader's stages as lines of text."""
         lines = [self._rates()]
         if self.stages:
-            lines.append(f"Where the loader's time goes ({self.stages_from}):")
+            lines.append(f"Time of the loader ({self.stages_from}):")
             lines += [_row(each) for each in self.stages if each.seconds > 0 or each.name == "ipc"]
         return lines
 
@@ -112,19 +146,21 @@ class LoaderFigures:
             where += f", {fmt.count(self.workers, noun)}"
         if self.step is None:
             return (
-                f"{self.loader.batches} batches measured on {where}. With a step (diagnose(loader, step)) you learn whether "
-                "that is enough."
+                f"{self.loader.batches} batches measured on {where}. Pass a step, "
+                "diagnose(loader, step), to find out whether this is fast enough."
             )
-        parts = [f"with data for free it would be {self.rate(self.step.per_s)}", where]
-        if self.together is not None:
-            reached = self.rate(self.together.per_s)
-            parts.insert(
-                0, f"Together they reach {reached} ({self.together.batches} batches measured)"
-            )
-        return "; ".join(parts) + "."
+        free = f"With data for free the step would reach {self.rate(self.step.per_s)} ({where})."
+        if self.together is None:
+            return free
+        reached = self.rate(self.together.per_s)
+        return f"Together they reach {reached} ({self.together.batches} batches measured). {free}"
 
     def rate(self, per_s: float) -> str:
-        """it/s beside samples/s: the first alone misleads when batch sizes differ."""
+        """Returns it/s and samples/s, because it/s alone misleads if batch sizes differ.
+
+        Args:
+            per_s: Batches per second.
+        """
         samples = f" = {fmt.rate(per_s * self.batch_size)} samples/s" if self.batch_size else ""
         return f"{fmt.rate(per_s)} it/s{samples}"
 
@@ -132,7 +168,7 @@ class LoaderFigures:
 def diagnosis_of(
     figures: LoaderFigures, findings: Sequence[Finding], notes: Sequence[str]
 ) -> Diagnosis[LoaderFigures]:
-    """The verdict on these figures; ``findings`` are what could be changed, the best first."""
+    """The verdict on these figures. ``findings`` are possible changes, the best first."""
     return Diagnosis(
         _verdict(figures, findings),
         figures.state,
@@ -148,25 +184,24 @@ def _verdict(figures: LoaderFigures, findings: Sequence[Finding]) -> str:
     if figures.step is None:
         batch = f"a batch of {figures.batch_size}" if figures.batch_size else "a batch"
         rate = figures.rate(figures.loader.per_s)
-        return f"Your loader needs {loader} for {batch}: it gives {rate}."
-    who = "GPU" if figures.on_gpu else "step"
-    waits = f"waits {fmt.percent(figures.wait_share or 0.0)} of the time"
-    if figures.wait_share is None or figures.wait_share < 0.05:
-        waits = "does not wait for data"
-    verdict = f"Your step needs {fmt.seconds(figures.step.seconds)}, your loader {loader}: the {who} {waits}."
+        return f"Your loader needs {loader} for {batch} and reaches {rate}."
+    waits = "does not wait for data"
+    if figures.wait_share is not None and figures.wait_share >= _NO_WAIT:
+        waits = f"waits {fmt.percent(figures.wait_share)} of the time"
+    verdict = (
+        f"Your step needs {fmt.seconds(figures.step.seconds)} and your loader {loader}: "
+        f"the {'GPU' if figures.on_gpu else 'step'} {waits}."
+    )
     largest = max(figures.stages, key=lambda each: each.seconds, default=None)
     if largest is not None and figures.state == DATA_BOUND:
-        verdict += (
-            f" {largest.name.capitalize()} is {fmt.percent(largest.share)} of the loader's work."
-        )
+        name = largest.name.capitalize()
+        verdict += f" {name} is {fmt.percent(largest.share)} of the loader's work."
     if findings:
-        best = findings[0]
+        change = findings[0].fix.split(" (")[0]
         limit = fmt.rate(figures.step.per_s)
-        verdict += f"\nBest change: {best.fix.split(' (')[0]}: expected {best.ceiling}, ceiling {limit} it/s."
+        verdict += f"\nBest change: {change}: expected {findings[0].ceiling}, ceiling {limit} it/s."
     elif figures.state == COMPUTE_BOUND:
-        verdict += (
-            " Nothing to gain from the loader: look at the step itself (fastload.check_trainer)."
-        )
+        verdict += " A faster loader gains nothing; check the step with fastload.check_trainer."
     return verdict
 
 

@@ -1,7 +1,8 @@
-"""Watches the calls that read, decode and transform inside ``dataset[i]``, without a change to the user's code.
+"""Times the calls that read, decode and transform inside ``dataset[i]``.
 
-Functions are exchanged for timed ones in this process, for as long as the context lasts, and always put back. What is called by
-another way (a C library on its own, mmap) is not seen; the difference is reported as "other".
+The user's code is not changed. Inside the context, known functions are replaced by timed ones in
+this process; they are always restored. Calls made in another way (a C library of its own, mmap) are
+not seen, and their time is reported as "other".
 """
 
 from __future__ import annotations
@@ -14,97 +15,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from types import ModuleType, TracebackType
+from contextlib import ExitStack
+from types import ModuleType
 from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-
-class StageClock:
-    """Counts the thread that started it, between ``start`` and ``stop``; everybody else's calls pass unseen.
-
-    A stage's time is its own: a file read inside a decode is reading, not decoding.
-    """
-
-    def __init__(self) -> None:
-        self.totals: dict[str, float] = {}
-        self.inside: list[str] = []  # names of the stages that are open
-        self._began: list[float] = []
-        self._inner: list[float] = []  # seconds of the stages within each open one
-        self._thread: int | None = None
-
-    def start(self) -> None:
-        """From now on calls of this thread count."""
-        self.inside = []
-        self._began = []
-        self._inner = [0.0]
-        self._thread = threading.get_ident()
-
-    def stop(self) -> None:
-        """They no longer do."""
-        self._thread = None
-
-    @property
-    def counts(self) -> bool:
-        """Whether a call here and now is counted."""
-        return self._thread == threading.get_ident()
-
-    def enter(self, name: str) -> None:
-        """A stage begins."""
-        self.inside.append(name)
-        self._inner.append(0.0)
-        self._began.append(time.perf_counter())
-
-    def leave(self) -> None:
-        """The newest stage ends."""
-        seconds = time.perf_counter() - self._began.pop()
-        name = self.inside.pop()
-        inner = self._inner.pop()
-        self.totals[name] = self.totals.get(name, 0.0) + max(0.0, seconds - inner)
-        self._inner[-1] += seconds
-
-    def taken(self) -> dict[str, float]:
-        """The totals since the last call."""
-        totals, self.totals = self.totals, {}
-        return totals
-
-    def counted(self, stage: str, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Calls the function, counted as ``stage``."""
-        if not self.counts:
-            return function(*args, **kwargs)
-        self.enter(stage)
-        try:
-            return function(*args, **kwargs)
-        finally:
-            self.leave()
-
-    def timed(
-        self,
-        original: Callable[P, R],
-        stage: str,
-        *,
-        unless_in: str = "",
-        see: Callable[..., None] | None = None,
-    ) -> Callable[P, R]:
-        """The same function, counted as ``stage`` (as its surroundings, inside ``unless_in``); ``see`` is shown its arguments."""
-
-        @functools.wraps(
-            original, assigned=("__name__", "__qualname__", "__doc__", "__module__"), updated=()
-        )
-        def call(*args: P.args, **kwargs: P.kwargs) -> R:
-            if not self.counts or (
-                unless_in and any(name.startswith(unless_in) for name in self.inside)
-            ):
-                return original(*args, **kwargs)
-            if see is not None:
-                see(*args)
-            return self.counted(stage, original, *args, **kwargs)
-
-        return call
-
-
-# module, attribute (dots: inside a class), stage. Only modules that are imported already are touched.
+# Module, attribute (dots: inside a class), stage. Only imported modules are touched.
 WATCHED = (
     ("os", "read", "read"),
     ("os", "pread", "read"),
@@ -144,43 +62,116 @@ CALLABLES = (
     "augment",
     "augmentation",
 )
-_SEEN = 64  # paths and encoded images that are remembered
-_DEPTH = 4  # datasets within datasets: Subset, ConcatDataset ...
+_READ_AND_DECODE = ("imread", "read_image")  # one call does both
+_DECODE_ARRAY = ("imdecode", "decode_jpeg", "decode_image")
+_MAX_REMEMBERED = 64  # paths and encoded images
+_MAX_DEPTH = 4  # datasets within datasets: Subset, ConcatDataset ...
 
 
-class Instruments:
-    """A context: inside it the calls of this thread are counted by ``clock``; ``refresh`` also finds modules imported since."""
+class StageClock:
+    """Adds up the time per stage of the thread that called ``start``, until ``stop``.
+
+    Calls of other threads are not counted. The time of a stage excludes the stages inside it: a
+    file read inside a decode counts as reading.
+    """
+
+    def __init__(self) -> None:
+        self._totals: dict[str, float] = {}
+        self._open: list[str] = []  # names of the running stages
+        self._nested_s: list[float] = [0.0]  # seconds of the stages inside each of them
+        self._thread: int | None = None
+
+    def start(self) -> None:
+        self._open = []
+        self._nested_s = [0.0]
+        self._thread = threading.get_ident()
+
+    def stop(self) -> None:
+        self._thread = None
+
+    def is_inside(self, stage: str) -> bool:
+        return any(name.startswith(stage) for name in self._open)
+
+    @property
+    def counts(self) -> bool:
+        """Whether calls of the current thread are counted now."""
+        return self._thread == threading.get_ident()
+
+    def taken(self) -> dict[str, float]:
+        """Returns the totals in seconds since the previous call."""
+        totals, self._totals = self._totals, {}
+        return totals
+
+    def counted(self, stage: str, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Calls the function and counts its time as ``stage``."""
+        if not self.counts:
+            return function(*args, **kwargs)
+        self._open.append(stage)
+        self._nested_s.append(0.0)
+        began = time.perf_counter()
+        try:
+            return function(*args, **kwargs)
+        finally:
+            seconds = time.perf_counter() - began
+            self._open.pop()
+            own_s = max(0.0, seconds - self._nested_s.pop())
+            self._totals[stage] = self._totals.get(stage, 0.0) + own_s
+            self._nested_s[-1] += seconds
+
+    def timed(
+        self,
+        original: Callable[P, R],
+        stage: str,
+        *,
+        unless_in: str = "",
+        on_call: Callable[..., None] | None = None,
+    ) -> Callable[P, R]:
+        """Wraps a function to count its time as ``stage``.
+
+        Inside a stage ``unless_in``, its time remains part of that stage. ``on_call`` receives the
+        positional arguments.
+        """
+
+        @functools.wraps(
+            original, assigned=("__name__", "__qualname__", "__doc__", "__module__"), updated=()
+        )
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            if not self.counts or (unless_in and self.is_inside(unless_in)):
+                return original(*args, **kwargs)
+            if on_call is not None:
+                on_call(*args)
+            return self.counted(stage, original, *args, **kwargs)
+
+        return call
+
+
+class Instruments(ExitStack):
+    """Inside this context, ``clock`` counts the calls of the thread that starts it."""
 
     def __init__(self, dataset: object) -> None:
+        super().__init__()
         self.clock = StageClock()
         self.paths: list[str] = []  # files opened for reading
-        self.encoded: list[bytes] = []  # images handed to a decoder as bytes
-        self.whole_calls: set[str] = set()  # functions seen that read and decode in one go
+        self.encoded: list[bytes] = []  # images passed to a decoder as bytes
+        self.whole_calls: set[str] = set()  # functions seen that read and decode in one call
         self._dataset = dataset
-        self._undo: list[tuple[Any, str, Any]] = []
         self._done: set[tuple[str, str]] = set()
 
     def __enter__(self) -> Instruments:
         try:
             self.refresh()
-            self._watch_open()
+            counted_open = functools.partial(self._opened, builtins.open)
+            for module in (builtins, io):  # pathlib uses io.open
+                self._replace(module, "open", counted_open)
             for each in nested_datasets(self._dataset):
                 self._watch_callables(each)
         except BaseException:
-            self._restore()
+            self.close()
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._restore()
-
     def refresh(self) -> None:
-        """Also watches what was imported meanwhile."""
+        """Also watches modules that were imported meanwhile."""
         for name, attribute, stage in WATCHED:
             module = sys.modules.get(name)
             if module is not None and (name, attribute) not in self._done:
@@ -195,15 +186,18 @@ class Instruments:
         original = getattr(owner, name, None)
         if original is None:
             return
-        # A resize or a conversion inside a transform is part of that transform, under its name.
+        # A resize or a conversion inside a transform is part of that transform.
         within = "transform" if stage == "transform" or name == "convert" else ""
-        timed = self.clock.timed(original, stage, unless_in=within, see=self._seer(attribute))
-        self._exchange(owner, name, timed)
-        if not classes:  # `from cv2 import imread` in the dataset's own module
-            for user in self._user_modules():
-                for known, value in list(vars(user).items()):
-                    if value is original:
-                        self._exchange(user, known, timed)
+        on_call = None
+        if attribute in ("open", *_READ_AND_DECODE, *_DECODE_ARRAY):
+            on_call = functools.partial(self._remember, attribute)
+        timed = self.clock.timed(original, stage, unless_in=within, on_call=on_call)
+        self._replace(owner, name, timed)
+        # `from cv2 import imread` in the dataset's own module
+        for user in self._user_modules() if not classes else ():
+            for known, value in list(vars(user).items()):
+                if value is original:
+                    self._replace(user, known, timed)
 
     def _user_modules(self) -> list[ModuleType]:
         names = {
@@ -217,75 +211,47 @@ class Instruments:
             if name in sys.modules and name.split(".")[0] not in ("builtins", "torch", "typing")
         ]
 
-    def _seer(self, attribute: str) -> Any:
-        def see(*args: object) -> None:
-            first = args[0] if args else None
-            if attribute in ("imread", "read_image") and isinstance(first, str | os.PathLike):
-                self.whole_calls.add(attribute)
-                self._saw_path(first)
-            elif len(self.encoded) < _SEEN:
-                if isinstance(first, io.BytesIO):
-                    self.encoded.append(first.getvalue())
-                elif isinstance(first, bytes | bytearray | memoryview):
-                    self.encoded.append(bytes(first))
-                elif hasattr(first, "tobytes") and attribute in (
-                    "imdecode",
-                    "decode_jpeg",
-                    "decode_image",
-                ):
-                    self.encoded.append(first.tobytes())
+    def _remember(self, attribute: str, *args: object) -> None:
+        first = args[0] if args else None
+        if attribute in _READ_AND_DECODE and isinstance(first, str | os.PathLike):
+            self.whole_calls.add(attribute)
+            self._remember_path(first)
+        elif len(self.encoded) < _MAX_REMEMBERED:
+            if isinstance(first, io.BytesIO):
+                self.encoded.append(first.getvalue())
+            elif isinstance(first, bytes | bytearray | memoryview):
+                self.encoded.append(bytes(first))
+            elif hasattr(first, "tobytes") and attribute in _DECODE_ARRAY:
+                self.encoded.append(first.tobytes())
 
-        return (
-            see
-            if attribute
-            in ("open", "imread", "read_image", "imdecode", "decode_jpeg", "decode_image")
-            else None
-        )
-
-    def _saw_path(self, path: object) -> None:
-        if len(self.paths) < _SEEN and isinstance(path, str | os.PathLike):
+    def _remember_path(self, path: object) -> None:
+        if len(self.paths) < _MAX_REMEMBERED and isinstance(path, str | os.PathLike):
             self.paths.append(os.fsdecode(path))
 
-    def _watch_open(self) -> None:
-        """builtins.open and io.open (pathlib's) give files whose reads are counted, too."""
-        original = builtins.open
-        clock = self.clock
-
-        def opened(  # noqa: PLR0917 - open's own order
-            file: Any,
-            mode: str = "r",
-            buffering: int = -1,
-            encoding: Any = None,
-            errors: Any = None,
-            newline: Any = None,
-            closefd: bool = True,
-            opener: Any = None,
-        ) -> Any:
-            if not clock.counts:
-                return original(file, mode, buffering, encoding, errors, newline, closefd, opener)
-            clock.enter("read")
-            try:
-                if (
-                    mode not in ("r", "rt", "rb", "br")
-                    or buffering != -1
-                    or opener is not None
-                    or isinstance(file, int)
-                ):
-                    return original(
-                        file, mode, buffering, encoding, errors, newline, closefd, opener
-                    )
-                self._saw_path(file)
-                reader = CountedReader(io.FileIO(file, "r"), clock)
-                return (
-                    reader
-                    if "b" in mode
-                    else io.TextIOWrapper(reader, encoding or "locale", errors, newline)
-                )
-            finally:
-                clock.leave()
-
-        for module in (builtins, io):
-            self._exchange(module, "open", opened)
+    def _opened(  # noqa: PLR0917 - the order of open()
+        self,
+        original: Callable[..., Any],
+        file: Any,
+        mode: str = "r",
+        buffering: int = -1,
+        encoding: Any = None,
+        errors: Any = None,
+        newline: Any = None,
+        closefd: bool = True,
+        opener: Any = None,
+    ) -> Any:
+        """Opens a file whose reads are counted, if it is a plain file opened for reading."""
+        is_plain = buffering == -1 and opener is None and not isinstance(file, int)
+        if not self.clock.counts or mode not in ("r", "rt", "rb", "br") or not is_plain:
+            return self.clock.counted(
+                "read", original, file, mode, buffering, encoding, errors, newline, closefd, opener
+            )
+        self._remember_path(file)
+        raw = self.clock.counted("read", io.FileIO, file, "r")
+        reader = CountedReader(raw, self.clock)
+        if "b" in mode:
+            return reader
+        return io.TextIOWrapper(reader, encoding or "locale", errors, newline)
 
     def _watch_callables(self, dataset: object) -> None:
         for name in CALLABLES:
@@ -293,93 +259,69 @@ class Instruments:
             if not callable(found) or isinstance(found, CountedCallable):
                 continue
             parts = getattr(found, "transforms", None)
-            if (
-                isinstance(parts, list) and parts and all(map(callable, parts))
-            ):  # Compose: each by its own name
-                self._exchange(
-                    found,
-                    "transforms",
-                    [
-                        CountedCallable(each, f"transform.{_name(each)}", self.clock)
-                        for each in parts
-                    ],
-                )
-            self._exchange(dataset, name, CountedCallable(found, "transform", self.clock))
+            if isinstance(parts, list) and parts and all(map(callable, parts)):  # a Compose
+                timed = [
+                    CountedCallable(each, f"transform.{_name(each)}", self.clock) for each in parts
+                ]
+                self._replace(found, "transforms", timed)
+            self._replace(dataset, name, CountedCallable(found, "transform", self.clock))
 
-    def _exchange(self, owner: Any, name: str, new: object) -> None:
-        old = vars(owner)[name] if name in getattr(owner, "__dict__", {}) else _NOT_ITS_OWN
+    def _replace(self, owner: Any, name: str, new: object) -> None:
+        own = getattr(owner, "__dict__", {})
+        restore: Any = functools.partial(delattr, owner, name)
+        if name in own:
+            restore = functools.partial(setattr, owner, name, own[name])
         try:
             setattr(owner, name, new)
-        except (
-            AttributeError,
-            TypeError,
-        ):  # a frozen dataclass, a property, a C type: it stays as it is, uncounted
-            return
-        self._undo.append((owner, name, old))
-
-    def _restore(self) -> None:
-        self.clock.stop()
-        while self._undo:
-            owner, name, old = self._undo.pop()
-            if old is _NOT_ITS_OWN:
-                delattr(owner, name)
-            else:
-                setattr(owner, name, old)
+        except (AttributeError, TypeError):
+            return  # a frozen dataclass, a property or a C type: it is not counted
+        self.callback(restore)
 
 
 class CountedReader(io.BufferedReader):
-    """A file opened for reading as open() gives it; what is read from it counts as "read". It outlives the context unharmed."""
+    """A file as open() returns it whose reads count as "read". It outlives the context."""
 
     def __init__(self, raw: io.FileIO, clock: StageClock) -> None:
         super().__init__(raw)
         self._clock = clock
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """Counted."""
         return self._clock.counted("read", super().read, size)
 
     def read1(self, size: int = -1, /) -> bytes:
-        """Counted."""
         return self._clock.counted("read", super().read1, size)
 
     def readinto(self, buffer: Any, /) -> int:
-        """Counted."""
         return self._clock.counted("read", super().readinto, buffer)
 
     def readline(self, size: int | None = -1, /) -> bytes:
-        """Counted."""
         return self._clock.counted("read", super().readline, size)
 
 
 class CountedCallable:
-    """Wraps a callable and times its calls; attributes are those of the callable."""
+    """Times the calls of a callable and forwards its attributes."""
 
     def __init__(self, inner: Any, stage: str, clock: StageClock) -> None:
         self._inner = inner
         self._call = clock.timed(inner, stage)
 
     def __call__(self, *args: object, **kwargs: object) -> object:
-        """Counted."""
         return self._call(*args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__["_inner"], name)
 
 
-def nested_datasets(dataset: object, depth: int = _DEPTH) -> Iterator[object]:
-    """The dataset and those inside it, as Subset and ConcatDataset hold them."""
+def nested_datasets(dataset: object, depth: int = _MAX_DEPTH) -> Iterator[object]:
+    """The dataset and the datasets inside it, as in Subset and ConcatDataset."""
     yield dataset
-    if depth:
-        inner = getattr(dataset, "dataset", None)
-        more = getattr(dataset, "datasets", None)
-        for each in [inner] * (inner is not None) + (
-            list(more) if isinstance(more, list | tuple) else []
-        ):
-            yield from nested_datasets(each, depth - 1)
+    inner = getattr(dataset, "dataset", None)
+    more = getattr(dataset, "datasets", None)
+    parts = [] if inner is None else [inner]
+    parts += more if isinstance(more, list | tuple) else []
+    for each in parts if depth else ():
+        yield from nested_datasets(each, depth - 1)
 
 
 def _name(each: object) -> str:
     return getattr(each, "__name__", None) or type(each).__name__
-
-
-_NOT_ITS_OWN = object()

@@ -1,7 +1,8 @@
-"""A loader, run without side effects (a private copy, random generators restored), and three timings.
+"""Runs a loader without side effects and times it.
 
-The loader alone, the step alone on batches replayed from memory, both together; warm-up is left out. Worker processes deliver in
-groups (all begin at once), so a window always holds whole groups: otherwise one with 5 of 2 x 4 batches would be wrong by a quarter.
+Three timings are taken: the loader alone, the step alone on batches replayed from memory, and both
+together. Warm-up is excluded. Worker processes deliver in groups, because they all start at once.
+A measurement therefore always covers whole groups; 5 of 2 x 4 batches would be wrong by a quarter.
 """
 
 from __future__ import annotations
@@ -11,61 +12,53 @@ import itertools
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any
 
 import numpy as np
 import torch
 
+from fastload._common import cuda
 from fastload._load.loader import DataLoader
 from fastload._tools.doctor.loader.figures import BatchTiming
 from fastload._tools.monitor.batches import n_bytes
 from fastload.errors import ConfigError
 
-
-def gpu_in_use() -> bool:
-    """CUDA was initialized by this process: asking must not do that itself."""
-    return torch.cuda.is_available() and bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
+Step = Callable[[Any], object]
+REPLAY_BATCHES = 8
+REPLAY_BYTES = 512 << 20
+WARM_STEPS = 3  # of a step alone: compilation, autotuning, first allocations
+_PATIENCE = 3.0  # times the given seconds until a steady state must be reached
 
 
 def synchronize() -> None:
-    """Waits for the GPU, where one is in use."""
-    if gpu_in_use():
-        from fastload._common.cuda import wait
-
-        wait()
+    """Waits for the GPU if this process uses one."""
+    if cuda.in_use():
+        cuda.wait()
 
 
 class Source:
-    """The user's loader, opened for timing. Iterations are ours; workers end with ``close``."""
+    """A private copy of the user's loader. ``close`` ends its workers."""
 
     def __init__(self, loader: Iterable[Any]) -> None:
         if not hasattr(loader, "__iter__") and not hasattr(loader, "__getitem__"):
             raise ConfigError(
-                f"diagnose: expected a loader to iterate over, found {type(loader).__name__}"
+                f"diagnose: loader={type(loader).__name__}: expected an iterable of batches"
             )
         self.loader: Any = loader
         self.kind = "other"
-        if isinstance(loader, DataLoader):
-            self.kind = "fastload"
-            self.loader = copy.copy(loader)  # a new loader with its own threads
-        elif isinstance(loader, torch.utils.data.DataLoader):
-            self.kind = "torch"
+        if isinstance(loader, torch.utils.data.DataLoader):
+            self.kind = "fastload" if isinstance(loader, DataLoader) else "torch"
             self.loader = copy.copy(loader)
-            # The persistent workers of the user's own iteration stay the user's.
-            self.loader.__dict__["_iterator"] = None
         self._iterators: list[Any] = []
         self.once = self.kind == "other" and hasattr(loader, "__next__")
+        self._drop_iterator()
 
-    @classmethod
-    def of(cls, loader: Any) -> Source:
-        """A loader that is ours already: not copied again."""
-        made = cls([])
-        made.kind = "torch"
-        made.loader = loader
-        made.once = False
-        return made
+    def _drop_iterator(self) -> None:
+        """Detaches persistent workers, which belong to the user's own loader or have ended."""
+        if self.kind == "torch":
+            self.loader.__dict__["_iterator"] = None
 
     @property
     def workers(self) -> int | None:
@@ -76,25 +69,24 @@ class Source:
 
     @property
     def fixed_threads(self) -> int | None:
-        """Decode threads of a fastload loader whose user has given a number."""
+        """Decode threads of a fastload loader if the user set their number."""
         given = self.loader._options.num_workers if self.kind == "fastload" else None
         return None if given is None else max(1, int(given))
 
     @property
     def group(self) -> int:
-        """Batches come in groups of as many as there are worker processes."""
+        """Number of batches that arrive together: one per worker process."""
         return max(1, (self.workers or 0) if self.kind == "torch" else 0)
 
     @property
     def length(self) -> int | None:
-        """Batches of an epoch, where it is known."""
-        try:
+        """Batches per epoch, if the loader knows it."""
+        with suppress(TypeError, NotImplementedError, AttributeError):
             return len(self.loader)
-        except (TypeError, NotImplementedError, AttributeError):
-            return None
+        return None
 
     def batches(self) -> Iterator[Any]:
-        """A new pass; what the loader raises comes out as one ConfigError that names the batch."""
+        """Starts a new pass; an error of the loader becomes one ConfigError with the batch."""
         number = 0
         try:
             iterator = iter(self.loader)
@@ -105,28 +97,30 @@ class Source:
             raise
         except Exception as error:
             raise ConfigError(
-                f"diagnose: the loader raised {short(error)} (after {number} batches); run it alone to see more"
+                f"diagnose: the loader raised {short(error)} (after {number} batches). "
+                "Iterate over the loader alone to see the traceback."
             ) from error
 
     def end_pass(self) -> None:
-        """Ends iterations that were left in the middle."""
-        for iterator in self._iterators:
+        """Ends passes that were left in the middle."""
+        for iterator in self._iterators if self.kind != "other" else ():
             for name in ("_shutdown_workers", "close"):
-                if self.kind != "other" and hasattr(iterator, name):
+                if hasattr(iterator, name):
                     getattr(iterator, name)()
         self._iterators.clear()
-        if self.kind == "torch":
-            self.loader.__dict__["_iterator"] = None
+        self._drop_iterator()
 
     def close(self) -> None:
-        """Ends workers and threads."""
         self.end_pass()
         if self.kind == "fastload":
             self.loader.close()
 
 
 def short(error: BaseException) -> str:
-    """Class and first line of an error; the last one where torch has put a worker's whole traceback into the message."""
+    """Class and first line of an error.
+
+    The last line is used if the message contains the whole traceback of a torch worker.
+    """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     name = type(error).__name__
     if not lines:
@@ -138,61 +132,37 @@ def short(error: BaseException) -> str:
     return line if line.startswith(f"{name}:") else f"{name}: {line}"
 
 
-class RandomState:
-    """Restores the random generators of torch, numpy and Python on exit."""
-
-    def __init__(self, loader: object = None) -> None:
-        places = [
-            loader,
-            *(getattr(loader, name, None) for name in ("sampler", "batch_sampler", "dataset")),
-        ]
-        places.append(getattr(getattr(loader, "batch_sampler", None), "sampler", None))
-        found = (getattr(place, "generator", None) for place in places if place is not None)
-        self._generators = [each for each in found if isinstance(each, torch.Generator)]
-
-    def __enter__(self) -> RandomState:
-        self._python = random.getstate()
-        self._numpy = np.random.get_state()
-        self._torch = torch.get_rng_state()
-        self._cuda: list[torch.Tensor] = []
-        if gpu_in_use():
-            from fastload._common.cuda import random_states
-
-            self._cuda = random_states()
-        self._states = [each.get_state() for each in self._generators]
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        random.setstate(self._python)
-        np.random.set_state(self._numpy)
-        torch.set_rng_state(self._torch)
-        if self._cuda:
-            from fastload._common.cuda import restore_random
-
-            restore_random(self._cuda)
-        for generator, state in zip(self._generators, self._states, strict=True):
+@contextmanager
+def restored_random(loader: object = None) -> Iterator[None]:
+    """Restores the random generators of torch, NumPy, Python and the loader on exit."""
+    names = ("sampler", "batch_sampler", "dataset")
+    owners = [loader, *(getattr(loader, name, None) for name in names)]
+    owners.append(getattr(getattr(loader, "batch_sampler", None), "sampler", None))
+    found = (getattr(owner, "generator", None) for owner in owners)
+    states = [(each, each.get_state()) for each in found if isinstance(each, torch.Generator)]
+    python_state = random.getstate()
+    numpy_state = np.random.get_state()
+    torch_state = torch.get_rng_state()
+    cuda_states = cuda.random_states() if cuda.in_use() else []
+    try:
+        yield
+    finally:
+        random.setstate(python_state)
+        np.random.set_state(numpy_state)
+        torch.set_rng_state(torch_state)
+        if cuda_states:
+            cuda.restore_random(cuda_states)
+        for generator, state in states:
             generator.set_state(state)
-
-
-REPLAY_BATCHES = 8  # batches kept to be replayed
-REPLAY_BYTES = 512 << 20
-Step = Callable[[Any], object]
-WARM_STEPS = 3  # of a step alone: compilation, autotuning, first allocations
-_PATIENCE = 3.0  # so many times the given time may pass until there is a steady state to measure
 
 
 @dataclass(slots=True)
 class Pass:
-    """One iteration over the loader: when it began, when each batch came, and how long the caller had waited for it."""
+    """One iteration over the loader."""
 
     began: float
-    came: list[float] = field(default_factory=list)
-    waited: list[float] = field(default_factory=list)
+    arrived: list[float] = field(default_factory=list)
+    waited: list[float] = field(default_factory=list)  # seconds that the caller waited per batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,103 +171,96 @@ class LoaderTiming:
 
     timing: BatchTiming
     wait_s: float  # in next(), per batch
-    start_s: float  # to the first batch of a pass, mean
-    settled: bool  # False: too few batches to leave a warm-up out
-    ended: bool  # the loader has no more
+    start_s: float  # mean time to the first batch of a pass
+    settled: bool  # False: too few batches to exclude a warm-up
+    ended: bool  # the loader has no more batches
 
 
 def time_loader(
     source: Source, seconds: float, *, replay: ReplayBuffer | None = None, step: Step | None = None
 ) -> LoaderTiming | None:
-    """Runs passes for about ``seconds``, with ``step`` on each batch; None where no batch comes."""
-    deadline = time.perf_counter() + seconds
-    limit = time.perf_counter() + _PATIENCE * seconds
-    passes: list[Pass] = []
+    """Runs passes for about ``seconds``, with ``step`` on each batch; None without a batch."""
+    began = time.perf_counter()
     group = source.group
+    passes: list[Pass] = []
     ended = False
+
+    def is_enough() -> bool:
+        elapsed = time.perf_counter() - began
+        if elapsed < seconds:
+            return False
+        sizes = [len(each.arrived) for each in passes]
+        counted = sum(max(0, n - 1 - _warm(n, group)) for n in sizes)
+        return counted >= max(group, 2) or elapsed >= _PATIENCE * seconds
+
     try:
-        while not ended and not _enough(passes, group, deadline, limit):
+        while not ended and not is_enough():
             passes.append(Pass(time.perf_counter()))
-            ended = not _run_pass(
-                source, passes, replay, step, lambda: _enough(passes, group, deadline, limit)
-            )
+            ended = not _run_pass(source, passes[-1], replay, step, is_enough)
     finally:
         synchronize()
         source.end_pass()
-    measured = _steady([each for each in passes if each.came], group)
-    if measured is None:
+    passes = [each for each in passes if each.arrived]
+    if not passes:
         return None
-    timing, wait_s, settled = measured
-    starts = [each.came[0] - each.began for each in passes if each.came]
-    return LoaderTiming(timing, wait_s, sum(starts) / len(starts), settled, ended)
+    timing, wait_s, settled = _steady(passes, group)
+    start_s = sum(each.arrived[0] - each.began for each in passes) / len(passes)
+    return LoaderTiming(timing, wait_s, start_s, settled, ended)
 
 
 def _run_pass(
     source: Source,
-    passes: Sequence[Pass],
+    current: Pass,
     replay: ReplayBuffer | None,
     step: Step | None,
-    enough: Callable[[], bool],
+    is_enough: Callable[[], bool],
 ) -> bool:
-    """One pass, until ``enough``; whether the loader could begin another one."""
-    current = passes[-1]
-    asked = current.began
+    """Runs one pass until ``is_enough``; returns whether the loader can start another one."""
+    requested = current.began
     for batch in source.batches():
-        came = time.perf_counter()
-        current.came.append(came)
-        current.waited.append(came - asked)
+        arrived = time.perf_counter()
+        current.arrived.append(arrived)
+        current.waited.append(arrived - requested)
         if replay is not None:
             replay.offer(batch)
         if step is not None:
             run_step(step, batch)
-        if enough():
+        if is_enough():
             return True
-        asked = time.perf_counter()
-    return bool(current.came) and not source.once
-
-
-def _enough(passes: Sequence[Pass], group: int, deadline: float, limit: float) -> bool:
-    now = time.perf_counter()
-    if now < deadline:
-        return False
-    counted = sum(max(0, len(each.came) - 1 - _warm(len(each.came), group)) for each in passes)
-    return counted >= max(group, 2) or now >= limit
+        requested = time.perf_counter()
+    return bool(current.arrived) and not source.once
 
 
 def _warm(n: int, group: int) -> int:
-    """Batches to leave out at a pass's beginning: each worker's first, and two in any case; less where there are few."""
+    """Batches to exclude at the start of a pass of n batches.
+
+    This is the first batch of each worker and at least two, or less if there are few.
+    """
     return min(max(group, 2), max(0, n - 1 - group))
 
 
-def _steady(passes: Sequence[Pass], group: int) -> tuple[BatchTiming, float, bool] | None:
+def _steady(passes: Sequence[Pass], group: int) -> tuple[BatchTiming, float, bool]:
     seconds = 0.0
     waited = 0.0
     count = 0
     for each in passes:
-        first = _warm(len(each.came), group)
-        n = len(each.came) - 1 - first
+        first = _warm(len(each.arrived), group)
+        n = len(each.arrived) - 1 - first
         n = n // group * group or n
         if n > 0:
-            seconds += each.came[first + n] - each.came[first]
+            seconds += each.arrived[first + n] - each.arrived[first]
             waited += sum(each.waited[first + 1 : first + n + 1])
             count += n
-    if count:
-        return BatchTiming(seconds / count, count), waited / count, True
-    if not passes:
-        return None
-    batches = sum(
-        len(each.came) for each in passes
-    )  # one batch a pass: its start cannot be told from the rest
-    seconds = sum(each.came[-1] - each.began for each in passes)
-    return (
-        BatchTiming(seconds / batches, batches),
-        sum(sum(each.waited) for each in passes) / batches,
-        False,
-    )
+    is_settled = count > 0
+    if not is_settled:  # one batch per pass: its start cannot be separated from its work
+        count = sum(len(each.arrived) for each in passes)
+        seconds = sum(each.arrived[-1] - each.began for each in passes)
+        waited = sum(sum(each.waited) for each in passes)
+    return BatchTiming(seconds / count, count), waited / count, is_settled
 
 
 def time_step(step: Step, batches: Sequence[object], seconds: float) -> BatchTiming:
-    """The step alone, over and over on the same batches; the GPU is waited for at the ends of the window only."""
+    """Times the step alone on replayed batches; waits for the GPU only at both ends."""
     deadline = time.perf_counter() + seconds
     replay = itertools.cycle(batches)
     for _ in range(WARM_STEPS):
@@ -313,27 +276,25 @@ def time_step(step: Step, batches: Sequence[object], seconds: float) -> BatchTim
 
 
 def run_step(step: Step, batch: object) -> None:
-    """Calls it; what it raises comes out as one ConfigError."""
     try:
         step(batch)
     except Exception as error:
         raise ConfigError(
-            f"diagnose: the step raised {short(error)}. It is called as step(batch), with what the loader gives"
+            f"diagnose: the step raised {short(error)}. "
+            "It is called as step(batch) with a batch of the loader."
         ) from error
 
 
 class ReplayBuffer:
-    """Keeps the first batches, within bounds, for the step to be run on alone."""
+    """Keeps the first batches, within limits, to time the step alone."""
 
     def __init__(self) -> None:
         self.batches: list[object] = []
         self._bytes = 0
 
     def offer(self, batch: object) -> None:
-        """Takes it while there is room; the first one always."""
-        size = n_bytes(batch)
-        if not self.batches or (
-            len(self.batches) < REPLAY_BATCHES and self._bytes + size <= REPLAY_BYTES
-        ):
+        """Keeps the batch while there is room. The first one is always kept."""
+        self._bytes += n_bytes(batch)
+        fits = len(self.batches) < REPLAY_BATCHES and self._bytes <= REPLAY_BYTES
+        if fits or not self.batches:
             self.batches.append(batch)
-            self._bytes += size

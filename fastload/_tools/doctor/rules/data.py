@@ -1,4 +1,4 @@
-"""Rules on data: why batches are late (disk, CPU, decoding, threads), and the copy to the device."""
+"""Rules on data: why batches are late (disk, CPU, decoding, threads), and copies to the device."""
 
 from __future__ import annotations
 

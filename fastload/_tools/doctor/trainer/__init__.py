@@ -1,1 +1,1 @@
-"""Checks of a training step (``fastload.check_trainer``)."""
+"""Checks a training step (``fastload.check_trainer``)."""
