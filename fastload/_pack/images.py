@@ -150,8 +150,8 @@ def _from_twelve_bits(data: bytes, header: JpegHeader) -> Array:
     shape = (header.height, header.width, header.components)
     if wide.dtype != np.uint16 or wide.size != math.prod(shape):
         raise BadImage(f"{kind}: decoded to {wide.dtype} {wide.shape}, expected uint16 {shape}")
-    pixels = (wide.reshape(shape).astype(np.uint16) >> 4).astype(np.uint8)
-    return np.ascontiguousarray(upright(pixels, header.orientation))
+    upper_bits = (wide.reshape(shape).astype(np.uint16) >> 4).astype(np.uint8)
+    return np.ascontiguousarray(upright(upper_bits, header.orientation))
 
 
 def _has_known_sampling(header: JpegHeader, data: bytes) -> bool:

@@ -214,8 +214,8 @@ class Packer:
             self._choose_encode(state, None)
         else:
             self._spool_stream(self.source, state)
-        listing = self._open_listing(state, resources)
-        return resources.enter_context(contextlib.closing(Spool(state.folder, listing)))
+        spooled = Spool(state.folder, self._open_listing(state, resources))
+        return resources.enter_context(contextlib.closing(spooled))
 
     def _prepare_listed(
         self, source: Source, state: PackState, resources: contextlib.ExitStack
@@ -358,5 +358,6 @@ def pack(
         raise ConfigError(
             f"pack: unknown option {', '.join(unknown)}. Expected one of {', '.join(known)}"
         )
-    packer = Packer(samples, Path(dest), PackOptions(**options), name=name, on_progress=on_progress)
-    return packer.run()
+    return Packer(
+        samples, Path(dest), PackOptions(**options), name=name, on_progress=on_progress
+    ).run()

@@ -6,7 +6,7 @@ import hashlib
 import itertools
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -43,7 +43,9 @@ def publish(
     ``encoded`` is the choice of `auto`.
     """
     columns = _write_columns(source, dest, state, done)
-    events = _write_log(dest, itertools.chain(_events(state, len(done)), last_events))
+    # One shard at a time: a million converted samples have a million events.
+    shard_events = (event for number in range(len(done)) for event in state.done(number).events)
+    events = _write_log(dest, itertools.chain(shard_events, last_events))
     skipped = events.pop("skipped", 0)
     notes = _unmixed(source, dest, options, columns)
     manifest = Manifest(
@@ -98,11 +100,6 @@ def _options(source: AnySource, options: PackOptions, encoded: str) -> dict[str,
     except (TypeError, ValueError) as error:
         raise ConfigError(f"info of source {source.name!r} is not JSON: {error}") from None
     return loaded
-
-
-def _events(state: PackState, n_shards: int) -> Iterator[Event]:
-    for number in range(n_shards):
-        yield from state.done(number).events
 
 
 def _write_columns(

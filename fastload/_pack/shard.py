@@ -84,8 +84,7 @@ class ShardBuilder:
         if self.stage is ShardStage.EMPTY:
             self._writer = ShardWriter(self._dest, self.number, first=self.first)
             self.stage = ShardStage.WRITING
-        writer = self._writing()
-        writer.add(self.next_id, record)
+        self._writing().add(self.next_id, record)
         if not self._blocks or self._block_bytes + len(record) > self._options.block_size:
             self._blocks.append((self.next_id, 0))
             self._block_bytes = 0

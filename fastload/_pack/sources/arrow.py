@@ -127,8 +127,9 @@ def _class_names(feature: Json) -> tuple[str, ...]:
 
 
 def _is_image(kind: Any) -> bool:
-    text = str(kind)
-    return text.startswith("struct<") and {kind.field(i).name for i in range(kind.num_fields)} == {
+    return str(kind).startswith("struct<") and {
+        kind.field(i).name for i in range(kind.num_fields)
+    } == {
         "bytes",
         "path",
     }

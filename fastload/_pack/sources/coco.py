@@ -297,8 +297,7 @@ def _upright_size(data: bytes) -> tuple[int, int] | None:
 def looks_like(path: Path) -> str:
     """Returns why the path is COCO, or an empty string."""
     files = [path] if path.is_file() and path.suffix.lower() == ".json" else _files_in(path)
-    found = any(_has_keys(file) for file in files[:4])
-    return f"a COCO file ({files[0].name})" if found else ""
+    return f"a COCO file ({files[0].name})" if any(map(_has_keys, files[:4])) else ""
 
 
 def _files_in(path: Path) -> list[Path]:

@@ -147,12 +147,9 @@ def grouped(values: Iterable[Json], kind: FieldKind, name: str, where: str) -> V
     )
 
 
-def _to_table(kind: FieldKind) -> Callable[[Json, str, str], Value]:
-    def to_table(value: Json, column: str, where: str) -> Value:
-        parsed = _to_json(value, column, where)
-        return TABLES[kind](parsed, what=f"column {column!r}", source=where)
-
-    return to_table
+def _to_table(kind: FieldKind, value: Json, column: str, where: str) -> Value:
+    parsed = _to_json(value, column, where)
+    return TABLES[kind](parsed, what=f"column {column!r}", source=where)
 
 
 def _to_array(value: Json, column: str, where: str) -> Value:
@@ -251,9 +248,9 @@ def _is_json(text: str) -> bool:
 
 
 _CONVERTERS: dict[FieldKind, Callable[[Json, str, str], Value]] = {
-    BOXES: _to_table(BOXES),
-    POINTS: _to_table(POINTS),
-    MATRIX: _to_table(MATRIX),
+    BOXES: functools.partial(_to_table, BOXES),
+    POINTS: functools.partial(_to_table, POINTS),
+    MATRIX: functools.partial(_to_table, MATRIX),
     NUMBERS: _to_array,
     INT: _to_int,
     FLOAT: _to_float,

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fastload._pack.files import Entry, printable, raw_name, walk
+from fastload._pack.files import printable, raw_name, walk
 from fastload._pack.sources.base import (
     Info,
     Json,
@@ -112,7 +112,8 @@ class OpenLaneSource:
             for entry in walk(self.root, below=f"{self.folder}/{split}".rstrip("/")):
                 if entry.path.endswith(".json") or entry.folder:
                     found = True
-                    yield _ref(entry)
+                    path = printable(entry.path)
+                    yield refused(path, entry.refused) if entry.refused else path
         if not found:
             raise ConfigError(
                 f"{self.root / self.folder}: no .json file in {', '.join(self.splits) or 'it'}"
@@ -170,11 +171,6 @@ def _annotation_folder(root: Path) -> str:
             f"{root}: lane files in {' and '.join(found)}. Choose with --annotations NAME"
         )
     return found[0] if found else ""
-
-
-def _ref(entry: Entry) -> Ref:
-    path = printable(entry.path)
-    return refused(path, entry.refused) if entry.refused else path
 
 
 def _lane_values(lines: list[Json], source: str) -> dict[str, Value]:

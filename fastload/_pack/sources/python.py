@@ -183,9 +183,11 @@ class _Shape:
                 "pixels are class numbers, or 'label': 'image' if it is an image"
             )
         label = Field("label", "int")
-        labeled = Field("label", "int", classes=names)
         return cls(
-            tuple(labeled if field == label else field for field in inferred),
+            tuple(
+                Field("label", "int", classes=names) if field == label else field
+                for field in inferred
+            ),
             "the first item",
             empty,
         )

@@ -128,7 +128,8 @@ class WebDatasetSource:
                     yield refused(printable_or_repr(f"{shard}!{bad.name}".rstrip("!")), bad.refused)
                 else:
                     parts: list[Json] = [
-                        [_extension(member.name), member.offset, member.size] for member in members
+                        [_stem_and_extension(member.name)[1], member.offset, member.size]
+                        for member in members
                     ]
                     yield [printable_or_repr(shard), printable_or_repr(key), *parts]
 
@@ -182,7 +183,9 @@ class WebDatasetSource:
                 for member in tar_members(file)
                 if member.refused or _PARTS.fullmatch(member.name)
             )
-            for key, members in itertools.groupby(named, key=lambda member: _key(member.name)):
+            for key, members in itertools.groupby(
+                named, key=lambda member: _stem_and_extension(member.name)[0]
+            ):
                 yield key, list(members)
 
     def _stamp(self, shard: str) -> tuple[int, int]:
@@ -193,7 +196,7 @@ class WebDatasetSource:
         """Returns field name and kind per extension, from the first samples and ``types``."""
         groups = itertools.chain.from_iterable(self._samples(shard) for shard in self._shards)
         first = [
-            [_extension(member.name) for member in members if not member.refused]
+            [_stem_and_extension(member.name)[1] for member in members if not member.refused]
             for _, members in itertools.islice(groups, INFERRED_SAMPLES)
         ]
         images = {suffix[1:] for suffix in IMAGE_SUFFIXES}
@@ -258,14 +261,9 @@ def _shards(path: Path) -> list[str]:
     return found
 
 
-def _key(name: str) -> str:
+def _stem_and_extension(name: str) -> tuple[str, str]:
     match = _PARTS.fullmatch(name)
-    return match[1] if match else name
-
-
-def _extension(name: str) -> str:
-    match = _PARTS.fullmatch(name)
-    return match[2].lower() if match else ""
+    return (match[1], match[2].lower()) if match else (name, "")
 
 
 def _decoded(data: bytes, kind: FieldKind, extension: str, member: str) -> Value:
