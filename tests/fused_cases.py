@@ -1,4 +1,4 @@
-"""Pictures of any sizes and what is to become of them, for the fused kernel. Also run as a program, under Triton's interpreter."""
+"""Random cases for the fused kernel. Also a program that runs them in the Triton interpreter."""
 
 from __future__ import annotations
 
@@ -20,32 +20,32 @@ DTYPES = (torch.uint8, torch.float32, torch.float16, torch.bfloat16)
 @dataclass(frozen=True, slots=True)
 class Case:
     jobs: Jobs
-    pictures: list[torch.Tensor]
+    images: list[torch.Tensor]
     pixels: PixelFormat
     output: torch.Tensor  # 77 everywhere
 
     def placed(self, *, triton: bool) -> torch.Tensor:
         output = self.output.clone()
-        place(self.jobs, self.pictures, output, self.pixels, triton=triton)
+        place(self.jobs, self.images, output, self.pixels, triton=triton)
         return output
 
 
 def random_case(
     seed: int, *, n: int = 4, largest: int = 90, canvas: int = 60, smallest: int = 1
 ) -> Case:
-    """Everything that a plan can ask for, drawn; the slots are shuffled, and there is one more than pictures."""
+    """Returns a random case. The slots are shuffled, and one more slot than images exists."""
     rng = np.random.default_rng(seed)
     channels, dtype = (1, 3, 3)[seed % 3], DTYPES[seed % 4]
     width, height = rng.integers(smallest, canvas + 1, 2).tolist()
     jobs = np.zeros(n, JOB)
-    pictures = []
+    images = []
     for job in jobs:
         whole = torch.from_numpy(
             rng.integers(0, 256, (*rng.integers(1, largest, 2).tolist(), channels), np.uint8)
         )
         x, y = int(rng.integers(0, whole.shape[1])), int(rng.integers(0, whole.shape[0]))
-        part = whole[y:, x:]  # rows are further apart than they are long
-        pictures.append(part)
+        part = whole[y:, x:]  # the pitch is larger than the row
+        images.append(part)
         job["in_h"], job["in_w"] = part.shape[:2]
         job["out_w"], job["out_h"] = (
             rng.integers(smallest, width + 1),
@@ -69,23 +69,26 @@ def random_case(
     shape = (
         (n + 1, channels, height, width) if layout == "nchw" else (n + 1, height, width, channels)
     )
-    return Case(jobs, pictures, pixels, torch.full(shape, 77, dtype=dtype))
+    return Case(jobs, images, pixels, torch.full(shape, 77, dtype=dtype))
 
 
 def gray_to_color(seed: int) -> Case:
-    """One channel in, three out."""
+    """Returns a case with one input channel and three output channels."""
     case = random_case(3 * seed, n=2, canvas=24, largest=30, smallest=12)
     pixels = PixelFormat("nchw", "bgr", (1, 2, 3))
     return Case(
         case.jobs,
-        case.pictures,
+        case.images,
         pixels,
         torch.full((len(case.jobs) + 1, 3, 40, 40), 77, dtype=torch.uint8),
     )
 
 
 def interpreted(seeds: list[int]) -> list[int]:
-    """Those seeds where the kernel and the torch path differ in any bit; and -1 where the pattern is not found as it should be."""
+    """Returns the seeds for which the kernel and the torch path differ.
+
+    Also returns -1 if the pattern probe differs, and -2 if the kernel cannot run.
+    """
     cases = [(seed, random_case(seed, n=2, largest=30, canvas=34, smallest=16)) for seed in seeds]
     cases += [(100 + seeds[0], gray_to_color(seeds[0]))]
     wrong = [

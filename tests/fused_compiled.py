@@ -1,4 +1,7 @@
-"""Compiles the kernels for GPUs that are not here, with the assembler that Triton brings; prints {name: [bytes of code, stack]}."""
+"""Compiles the kernels for several GPU architectures and prints {name: [code bytes, stack bytes]}.
+
+Uses the assembler of Triton, so no GPU is required.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ SIZES = ("canvas_h", "canvas_w", "longest_x", "longest_y", "most_x", "most_y")
 
 
 def compiled(kernel: Any, constants: dict[str, Any], item: str, capability: int) -> Any:
-    """``item``: the output's dtype."""
+    """Compiles a kernel. ``item`` is the dtype of the output."""
     kinds = {
         **POINTERS,
         **dict.fromkeys(("first_x", "weights_x", "first_y", "weights_y"), "*i32"),
@@ -37,7 +40,7 @@ def compiled(kernel: Any, constants: dict[str, Any], item: str, capability: int)
 
 
 def stack_of(cubin: bytes) -> int:
-    """Bytes of stack and local memory per thread: registers that did not fit."""
+    """Returns the bytes of stack and local memory per thread, used by spilled registers."""
     tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)

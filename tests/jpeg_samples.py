@@ -1,4 +1,4 @@
-"""JPEGs made for tests, of every kind that Pillow and simplejpeg can write."""
+"""Creates JPEGs for tests, of every kind that Pillow and simplejpeg can write."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ SAMPLINGS = ("444", "422", "420", "440", "411", "gray")
 _PILLOW = {"444": 0, "422": 1, "420": 2}
 
 
-def picture(width: int, height: int, seed: int = 0) -> Pixels:
-    """Coloured waves with some noise: neighbouring pixels and blocks all differ, in chroma, too."""
+def sample_image(width: int, height: int, seed: int = 0) -> Pixels:
+    """Returns colored waves with noise: neighboring pixels and blocks differ, also in chroma."""
     rng = np.random.default_rng(seed)
     y, x = np.mgrid[0:height, 0:width].astype(np.float32)
     planes = [
@@ -30,7 +30,7 @@ def picture(width: int, height: int, seed: int = 0) -> Pixels:
 
 
 def encode(pixels: Pixels, sampling: str, quality: int = 85) -> bytes:
-    """A baseline JPEG without restart markers; any of SAMPLINGS."""
+    """Encodes a baseline JPEG without restart markers, with any of SAMPLINGS."""
     if sampling == "gray":
         return bytes(
             simplejpeg.encode_jpeg(np.ascontiguousarray(pixels[:, :, :1]), quality, "GRAY", "gray")
@@ -39,7 +39,7 @@ def encode(pixels: Pixels, sampling: str, quality: int = 85) -> bytes:
 
 
 def encode_by_pillow(pixels: Pixels, sampling: str, quality: int = 85, **options: object) -> bytes:
-    """The same with Pillow's options (progressive, restart_marker_rows, restart_marker_blocks, exif ...); not 440, 411."""
+    """Encodes with options of Pillow (progressive, restart_marker_rows, exif); not 440, 411."""
     out = io.BytesIO()
     image = Image.fromarray(pixels)
     if sampling == "gray":
@@ -50,7 +50,7 @@ def encode_by_pillow(pixels: Pixels, sampling: str, quality: int = 85, **options
 
 
 def decode(jpeg: bytes, *, strict: bool = True) -> Pixels:
-    """Pixels by libjpeg-turbo: gray as one channel, colours as RGB."""
+    """Decodes with libjpeg-turbo to one gray channel or RGB."""
     gray = simplejpeg.decode_jpeg_header(jpeg, strict=strict)[2] == "Gray"
     return np.asarray(
         simplejpeg.decode_jpeg(jpeg, colorspace="GRAY" if gray else "RGB", strict=strict)
@@ -58,12 +58,12 @@ def decode(jpeg: bytes, *, strict: bool = True) -> Pixels:
 
 
 def decode_by_pillow(jpeg: bytes) -> Pixels:
-    """Pixels by Pillow, whose libjpeg-turbo is another build; orientation not applied."""
+    """Decodes with Pillow, which has another build of libjpeg-turbo; ignores the orientation."""
     return np.asarray(Image.open(io.BytesIO(jpeg)))
 
 
 def markers(jpeg: bytes) -> Iterator[tuple[int, bytes]]:
-    """(marker, body) up to the first scan's header."""
+    """Yields (marker, body) up to the header of the first scan."""
     position = 2
     while True:
         assert jpeg[position] == 0xFF, f"no marker at {position}"
@@ -78,7 +78,7 @@ def markers(jpeg: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def replace_frame(jpeg: bytes, marker: int | None = None, body: bytes | None = None) -> bytes:
-    """The JPEG with another frame marker (SOFn) or another body of it."""
+    """Returns the JPEG with another frame marker (SOFn) or another frame body."""
     at = next(
         i for i in range(2, len(jpeg)) if jpeg[i] == 0xFF and jpeg[i + 1] in (0xC0, 0xC1, 0xC2)
     )

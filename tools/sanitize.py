@@ -24,7 +24,7 @@ import fastload
 from benchmarks.works import Work, write_job
 from fastload._common.native import core
 from fastload._decode.backend import Codec, new_requests
-from tests.jpeg_samples import SAMPLINGS, encode, encode_by_pillow, picture
+from tests.jpeg_samples import SAMPLINGS, encode, encode_by_pillow, sample_image
 
 ROOT = Path(__file__).resolve().parents[1]
 SANITIZERS = {"thread": "thread", "address": "address,undefined"}
@@ -51,13 +51,13 @@ def make_jpegs() -> list[Jpeg]:
         raise SystemExit("The native core is missing. Run `make` first.")
     random = np.random.default_rng(1)
     whole = [
-        encode(picture(120 + 7 * i, 90 + 5 * i, i), sampling)
+        encode(sample_image(120 + 7 * i, 90 + 5 * i, i), sampling)
         for i, sampling in enumerate(SAMPLINGS)
     ]
     whole += [
-        encode_by_pillow(picture(100, 80), "420", progressive=True),
-        encode(picture(640, 480), "420"),
-        encode(picture(3, 2), "444"),
+        encode_by_pillow(sample_image(100, 80), "420", progressive=True),
+        encode(sample_image(640, 480), "420"),
+        encode(sample_image(3, 2), "444"),
     ]
     jpegs = [Jpeg(data) for data in whole]
     for restart in (1, 3, -1):
@@ -104,7 +104,7 @@ def make_work(jpegs: list[Jpeg]) -> Work:
         if i % 2:
             row["x"], row["y"] = random.integers(0, 60, 2)
             row["w"], row["h"] = random.integers(1, 90, 2)
-    sources = [jpeg.data + jpeg.index for jpeg in jpegs] + [picture(40, 30).tobytes()]
+    sources = [jpeg.data + jpeg.index for jpeg in jpegs] + [sample_image(40, 30).tobytes()]
     return Work("sanitize", 0.0, sources, requests, (48, 64, 3), lambda _i, _slot: None)
 
 
@@ -113,8 +113,8 @@ def make_shard(folder: Path) -> Path:
     source = folder / "images" / "class"
     source.mkdir(parents=True)
     for i in range(300):
-        (source / f"{i}.jpg").write_bytes(encode(picture(20 + i % 7, 16, i), "420"))
-    (source / "large.jpg").write_bytes(encode(picture(400, 300), "444"))
+        (source / f"{i}.jpg").write_bytes(encode(sample_image(20 + i % 7, 16, i), "420"))
+    (source / "large.jpg").write_bytes(encode(sample_image(400, 300), "444"))
     fastload.pack(source.parent, folder / "dataset")
     return folder / "dataset" / "shard-00000.lmdb"
 

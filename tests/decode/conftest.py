@@ -1,4 +1,4 @@
-"""Every registered backend, on the CPU."""
+"""Fixtures that run a test with every registered backend on the CPU."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NewBackend = Callable[..., DecodeBackend]
 
 
 def needs_backend(name: str) -> None:
-    """Skips the test if the backend cannot run; fails it under FASTLOAD_REQUIRE_<NAME>=1."""
+    """Skips the test if the backend cannot run; fails it if FASTLOAD_REQUIRE_<NAME>=1."""
     why = BACKENDS[name].load().missing(torch.device("cpu"))
     if why and os.environ.get(f"FASTLOAD_REQUIRE_{name.upper()}") == "1":
         pytest.fail(f"not run: {why}")
@@ -39,13 +39,13 @@ def backend_name(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def backend(backend_name: str) -> DecodeBackend:
-    """One per backend for the whole test run; do not close it."""
+    """A backend that the whole test run shares; do not close it."""
     return _shared(backend_name)
 
 
 @pytest.fixture
 def new_backend(backend_name: str) -> Iterator[NewBackend]:
-    """Makes backends of its own for a test, and closes them."""
+    """Creates backends for one test and closes them."""
     made: list[DecodeBackend] = []
 
     def make(**options: Any) -> DecodeBackend:

@@ -1,5 +1,8 @@
-"""The order of calls in ``fastload/_common/cuda.py``, with a recorder in the place of streams and events. No GPU runs here: this says nothing
-about results, only that a copy comes before its event, and the event before memory is given back."""
+"""The order of calls in ``fastload/_common/cuda.py``, with recorders instead of streams and events.
+
+No GPU runs here. The tests do not check results, only that a copy precedes its event and that
+memory is released after the event.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +21,13 @@ from fastload._decode.backend import DecodeBatch, new_requests
 from fastload._decode.gpu import dali as dali_module
 from fastload._decode.gpu.base import write_pixels
 from tests.gpu_backends import needs_dali
-from tests.jpeg_samples import encode, picture
+from tests.jpeg_samples import encode, sample_image
 
 DEVICE = torch.device("cuda", 3)
 
 
 class Calls(list[str]):
-    """What was called, in order; ``passed`` decides what events say."""
+    """The recorded calls in order. ``passed`` is the status of all events."""
 
     passed = False
 
@@ -69,7 +72,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
 
 
 class Recorded(torch.Tensor):
-    """A tensor that tells what is done to it."""
+    """A tensor that records the calls of its methods."""
 
     calls: Calls
     called: str
@@ -96,7 +99,7 @@ def recorded(calls: Calls, name: str, *, on_gpu: bool = False) -> Recorded:
     return tensor
 
 
-def test_a_batch_is_pinned_and_copied_before_its_event_and_the_trainer_waits_for_that(
+def test_a_batch_is_pinned_and_copied_before_its_event_and_the_trainer_waits_for_it(
     calls: Calls,
 ) -> None:
     transfer = CudaTransfer(DEVICE)
@@ -128,23 +131,23 @@ def test_a_staged_copy_blocks(calls: Calls) -> None:
     assert transfer.device == DEVICE
 
 
-def test_a_device_without_a_number_is_the_one_of_the_thread_that_asks(calls: Calls) -> None:
+def test_a_device_without_an_index_is_the_current_device_of_the_thread(calls: Calls) -> None:
     assert numbered(torch.device("cuda")) == torch.device("cuda", 5)
     assert numbered(DEVICE) == DEVICE
 
 
 class OnCpu(CudaOutputLease):
-    """The leases of the GPU over outputs of the CPU."""
+    """Leases of the GPU with outputs of the CPU."""
 
     def take(self, pipeline: Any) -> Any:
         return pipeline.share_outputs()
 
 
 class Watched:
-    """Stands for a DALI buffer."""
+    """A replacement for a DALI buffer."""
 
 
-def test_dali_is_told_the_current_stream(calls: Calls) -> None:
+def test_dali_gets_the_current_stream(calls: Calls) -> None:
     class Pipeline:
         def share_outputs(self, stream: Any) -> str:
             calls.append(f"outputs for {stream.name}")
@@ -167,7 +170,7 @@ def test_a_buffer_is_kept_until_the_event_after_its_copy_has_passed(calls: Calls
     assert alive() is None
 
 
-def test_a_lagging_gpu_is_waited_for_before_leases_pile_up(calls: Calls) -> None:
+def test_the_number_of_leases_of_a_lagging_gpu_is_limited(calls: Calls) -> None:
     lease = CudaOutputLease()
     buffers = [Watched() for _ in range(LEASES + 2)]
     alive = [weakref.ref(each) for each in buffers]
@@ -185,7 +188,7 @@ def test_a_lagging_gpu_is_waited_for_before_leases_pile_up(calls: Calls) -> None
 def test_dali_pixels_are_copied_then_leased_then_released(
     calls: Calls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Real DALI on the CPU; only streams and events are recorders."""
+    """Runs the real DALI on the CPU; only streams and events are recorders."""
     needs_dali()
     copied = write_pixels
 
@@ -202,7 +205,7 @@ def test_dali_pixels_are_copied_then_leased_then_released(
     for _ in range(2):
         ticket = backend.submit(
             DecodeBatch(
-                [encode(picture(40, 40), "420")], requests, np.zeros((1, 20, 20, 3), np.uint8)
+                [encode(sample_image(40, 40), "420")], requests, np.zeros((1, 20, 20, 3), np.uint8)
             )
         )
         assert backend.collect(ticket).ok

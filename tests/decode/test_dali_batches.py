@@ -1,4 +1,4 @@
-"""Batches in DALI: bad samples, odd sizes, any order, dropped ones, two pipelines at once."""
+"""Batches of the DALI backend: bad samples, dropped tickets, threads, reuse of pipelines."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from fastload._decode.backend import DecodeBatch, PixelFormat, Status, new_reque
 from fastload._decode.gpu.dali import DaliBackend, uniform_rows
 from tests.decoding import pixels_of, record
 from tests.gpu_backends import dali, needs_dali
-from tests.jpeg_samples import encode, picture
+from tests.jpeg_samples import encode, sample_image
 
-JPEGS = [encode(picture(60 + i, 50, seed=i), "420") for i in range(6)]
+JPEGS = [encode(sample_image(60 + i, 50, seed=i), "420") for i in range(6)]
 
 
 def batch_of(jpegs: list[bytes], **columns: Any) -> DecodeBatch:
@@ -34,9 +34,9 @@ def expected(number: int) -> Any:
 
 
 def damaged_stream() -> bytes:
-    """All markers are in order, but a Huffman table has 255 codes of one bit: DALI fails the whole batch for it.
+    """Returns a JPEG with valid markers and a broken Huffman table, which fails a DALI batch.
 
-    Data that merely end too early it decodes without a word, which is why records have checksums.
+    DALI decodes data that end too early without an error; records have checksums for that reason.
     """
     jpeg = bytearray(JPEGS[1])
     table = jpeg.find(b"\xff\xc4")
@@ -44,12 +44,12 @@ def damaged_stream() -> bytes:
     return bytes(jpeg)
 
 
-def test_dali_loses_the_batch_of_a_bad_sample_and_we_do_not() -> None:
+def test_a_bad_sample_fails_the_dali_run_but_not_the_other_samples() -> None:
     batch = batch_of([JPEGS[0], damaged_stream(), JPEGS[2]])
     ticket = dali().submit(batch)
-    assert ticket.streams.rows.tolist() == [0, 1, 2], "it must get as far as DALI"
+    assert ticket.streams.rows.tolist() == [0, 1, 2], "the bad sample must reach DALI"
     result = dali().collect(ticket)
-    assert ticket.dali.run.error is not None, "DALI decoded it: this test tests nothing"
+    assert ticket.dali.run.error is not None, "DALI decoded it, so this test has no effect"
     assert result.status.tolist() == [Status.OK, Status.BAD_IMAGE, Status.OK]
     assert result.reasons.keys() == {1}
     assert (np.asarray(batch.output)[1] == 9).all()
@@ -84,10 +84,10 @@ def test_bombs_never_reach_dali() -> None:
 
 
 class Source(np.ndarray[Any, Any]):
-    """Bytes that can be watched."""
+    """Bytes that support weak references."""
 
 
-def test_dali_holds_the_sources_of_a_dropped_batch_until_it_is_through_and_no_longer() -> None:
+def test_the_sources_of_a_dropped_batch_are_held_until_dali_has_finished() -> None:
     needs_dali()
     backend = DaliBackend(threads=1)
     source = np.frombuffer(JPEGS[0], np.uint8).copy().view(Source)
@@ -101,7 +101,7 @@ def test_dali_holds_the_sources_of_a_dropped_batch_until_it_is_through_and_no_lo
     assert watched() is None
 
 
-def test_one_backend_for_two_threads() -> None:
+def test_two_threads_can_share_a_backend() -> None:
     wanted = [expected(i) for i in range(6)]
     wrong: list[int] = []
 
@@ -119,7 +119,7 @@ def test_one_backend_for_two_threads() -> None:
     assert not wrong
 
 
-def test_a_letterboxed_batch_without_borders_needs_no_new_pipeline() -> None:
+def test_a_batch_without_padding_reuses_the_pipeline_with_padding() -> None:
     needs_dali()
     backend = DaliBackend(threads=1)
     with_border = backend.submit(batch_of(JPEGS[:2], out_w=[40, 30]))
@@ -132,14 +132,14 @@ def test_a_letterboxed_batch_without_borders_needs_no_new_pipeline() -> None:
     backend.close()
 
 
-def test_images_of_one_color_are_found() -> None:
-    """What the JPEG engine leaves where it skips an image; borders do not count."""
+def test_images_of_a_single_color_are_found() -> None:
+    """The JPEG engine leaves a single color if it skips an image; padding is ignored."""
     batch = batch_of(JPEGS[:4], out_w=[40, 30, 40, 30], pad_left=[0, 5, 0, 5])
-    levels = torch.randint(
+    pixels = torch.randint(
         0, 256, (4, 30, 40, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
     )
-    levels[2] = torch.tensor([4, 5, 6], dtype=torch.uint8)
-    levels[3, :, 5:35] = 0
-    assert uniform_rows(levels, batch, np.arange(4)).tolist() == [2, 3]
-    assert uniform_rows(levels[:3:2], batch, np.array([0, 2])).tolist() == [2]
-    assert uniform_rows(levels[:1], batch, np.array([0])).tolist() == []
+    pixels[2] = torch.tensor([4, 5, 6], dtype=torch.uint8)
+    pixels[3, :, 5:35] = 0
+    assert uniform_rows(pixels, batch, np.arange(4)).tolist() == [2, 3]
+    assert uniform_rows(pixels[:3:2], batch, np.array([0, 2])).tolist() == [2]
+    assert uniform_rows(pixels[:1], batch, np.array([0])).tolist() == []

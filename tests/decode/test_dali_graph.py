@@ -1,4 +1,4 @@
-"""The GPU graph, which nothing here can run, is the CPU graph but for the word ``device``, and DALI has a GPU kernel for all of it."""
+"""The DALI graph for GPUs equals the CPU graph except for ``device``, and has GPU kernels."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def serialized(kind: Any, *, gpu: bool) -> bytes:
 
 
 def operators(graph: bytes) -> list[tuple[str, list[bytes]]]:
-    """(name, the messages that describe it) in the graph's order."""
+    """Returns name and serialized messages of each operator, in the order of the graph."""
     return [
         (
             text(fields(body)[NAME][0]),
@@ -46,19 +46,20 @@ def operators(graph: bytes) -> list[tuple[str, list[bytes]]]:
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
-def test_both_graphs_are_the_same_but_for_the_device(kind: Any) -> None:
+def test_both_graphs_are_equal_except_for_the_device(kind: Any) -> None:
     cpu, gpu = serialized(kind, gpu=False), serialized(kind, gpu=True)
     assert cpu != gpu
-    ours, theirs = operators(gpu), operators(cpu)
-    assert [name for name, _ in ours] == [name for name, _ in theirs]
-    for (name, one), (_, other) in zip(ours, theirs, strict=True):
+    gpu_operators = operators(gpu)
+    cpu_operators = operators(cpu)
+    assert [name for name, _ in gpu_operators] == [name for name, _ in cpu_operators]
+    for (name, one), (_, other) in zip(gpu_operators, cpu_operators, strict=True):
         assert len(one) == len(other), name
         for mine, its in zip(one, other, strict=True):
             assert comparable(mine) == comparable(its), name
 
 
 def comparable(message: bytes) -> Any:
-    """A message as nested lists, every device one word."""
+    """Returns a message as nested lists in which all devices are equal."""
     if message in (b"mixed", b"gpu", b"cpu"):
         return "device"
     try:
@@ -72,7 +73,7 @@ def comparable(message: bytes) -> Any:
 
 
 @pytest.mark.parametrize("kind", KINDS[::3], ids=str)
-def test_every_operator_has_a_kernel_for_the_gpu(kind: Any) -> None:
+def test_every_operator_has_a_gpu_kernel(kind: Any) -> None:
     graph = operators(serialized(kind, gpu=True))
     backend: Any = importlib.import_module("nvidia.dali.backend")
 
@@ -94,8 +95,8 @@ def test_every_operator_has_a_kernel_for_the_gpu(kind: Any) -> None:
     assert set(names) <= on_cpu
 
 
-def test_a_graph_with_another_number_is_seen_to_differ() -> None:
-    """The comparison can fail: hardware load, filter and fill are all in it."""
+def test_the_comparison_detects_other_arguments() -> None:
+    """The graph includes hardware load, filter and fill."""
     base = operators(serialized((False, 0, (1, 2, 3), False), gpu=True))
     for other in (
         (False, 0, (1, 2, 3), True),
@@ -109,7 +110,7 @@ def test_a_graph_with_another_number_is_seen_to_differ() -> None:
         ]
 
 
-def test_the_decoder_is_told_what_the_traps_demand() -> None:
+def test_the_decoder_gets_safe_options() -> None:
     graph = serialized((False, 0, None, False), gpu=True)
     decoder = next(
         body

@@ -1,4 +1,4 @@
-"""DALI's graph on the CPU gives the pixels of the exact reference: 1 level inside, more only in the outermost ring; masks are equal."""
+"""DALI on the CPU matches the reference: within 1 inside, more in the outermost pixels."""
 
 from __future__ import annotations
 
@@ -14,26 +14,25 @@ from fastload._common.native import core
 from fastload._decode.backend import Codec, DecodeBatch, Filter, PixelFormat, new_requests
 from tests.corpus import photos
 from tests.decoding import native, pixels_of, raw_pixels, reference
-from tests.gpu_backends import CORNER, INTERIOR, RING, dali, worst
-from tests.jpeg_samples import SAMPLINGS, encode, encode_by_pillow, picture
+from tests.gpu_backends import (
+    INTERIOR,
+    RING,
+    assert_close_to_reference,
+    dali,
+    max_differences,
+)
+from tests.jpeg_samples import SAMPLINGS, encode, encode_by_pillow, sample_image
 
 SIZES = [(120, 90), (61, 133), (16, 16), (17, 9), (250, 40)]
 JPEGS = [
-    (encode(picture(*size, seed=number), sampling), size)
+    (encode(sample_image(*size, seed=number), sampling), size)
     for number, size in enumerate(SIZES)
     for sampling in SAMPLINGS
 ]
 UNUSUAL = [
-    (encode_by_pillow(picture(100, 70), "422", progressive=True), (100, 70)),
-    (encode_by_pillow(picture(90, 64), "420", restart_marker_rows=1), (90, 64)),
+    (encode_by_pillow(sample_image(100, 70), "422", progressive=True), (100, 70)),
+    (encode_by_pillow(sample_image(90, 64), "420", restart_marker_rows=1), (90, 64)),
 ]
-
-
-def check(one: Any, other: Any) -> None:
-    inside, ring, corners = worst(one, other)
-    assert inside <= INTERIOR
-    assert ring <= RING
-    assert corners <= CORNER
 
 
 @settings(max_examples=120)
@@ -52,7 +51,7 @@ def test_same_pixels_as_the_reference(data: st.DataObject) -> None:
     padded = draw(st.booleans())
     canvas = (out_w + left + 3, out_h + top) if padded else (out_w, out_h)
     left, top = (left, top) if padded else (0, 0)
-    asked: dict[str, Any] = {
+    columns: dict[str, Any] = {
         "x": draw(st.integers(0, width - w)),
         "y": draw(st.integers(0, height - h)),
         "w": w,
@@ -68,22 +67,22 @@ def test_same_pixels_as_the_reference(data: st.DataObject) -> None:
         "canvas": canvas,
         "channels": 1 if color == "gray" else 3,
     }
-    ours, theirs = (
-        pixels_of(backend, jpeg, (out_w, out_h), **options, **asked)
+    found, wanted = (
+        pixels_of(backend, jpeg, (out_w, out_h), **options, **columns)
         for backend in (dali(), reference())
     )
     if options["pixels"].layout == "nchw":
-        ours, theirs = ours.transpose(1, 2, 0), theirs.transpose(1, 2, 0)
+        found, wanted = found.transpose(1, 2, 0), wanted.transpose(1, 2, 0)
     inner = np.s_[top : top + out_h, left : left + out_w]
-    check(ours[inner], theirs[inner])
-    outside = ours.copy()
+    assert_close_to_reference(found[inner], wanted[inner])
+    outside = found.copy()
     outside[inner] = 3
     assert (outside == 3).all()
 
 
 @pytest.mark.parametrize("size", [(224, 224), (96, 160), (1, 1), (7, 300)])
 def test_photos_cut_from_their_restart_index(size: tuple[int, int]) -> None:
-    """As packed: rewritten with an index, cut to half the picture, against the reference, which decodes all of it."""
+    """Cuts packed photos to half of the image; the reference decodes the complete image."""
     module = core()
     if module is None:
         pytest.skip("not run: no native core")
@@ -114,23 +113,23 @@ def test_photos_cut_from_their_restart_index(size: tuple[int, int]) -> None:
         output = np.zeros((24, *size, 3), np.uint8)
         backend.collect(backend.submit(DecodeBatch(sources, requests, output))).raise_first()
         outputs.append(output)
-    for ours, *others in zip(*outputs, strict=True):
-        for theirs in others:
-            inside, ring, corners = worst(ours, theirs)
+    for found, *others in zip(*outputs, strict=True):
+        for wanted in others:
+            inside, ring, corners = max_differences(found, wanted)
             assert inside <= INTERIOR
             assert max(ring, corners) <= (
                 RING if min(size) > 1 else 64
-            )  # one pixel has both its neighbors outside
+            )  # a single pixel has both neighbors outside
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("layout", ["nhwc", "nchw"])
-def test_normalized_as_the_native_core_does_it(dtype: torch.dtype, layout: Any) -> None:
-    """Same level, same bits: compared where both decoders have the same levels."""
+def test_normalization_is_bit_identical_to_the_native_core(dtype: torch.dtype, layout: Any) -> None:
+    """Compares the pixels that both backends decode to the same uint8 value."""
     jpeg, size = JPEGS[0]
     form: dict[str, Any] = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
     shape = (1, size[1], size[0], 3) if layout == "nhwc" else (1, 3, size[1], size[0])
-    found = [
+    outputs = [
         pixels_of(
             backend,
             jpeg,
@@ -141,26 +140,26 @@ def test_normalized_as_the_native_core_does_it(dtype: torch.dtype, layout: Any) 
         for backend in (dali(), native())
         for options, kind in ((form, dtype), ({}, torch.uint8))
     ]
-    ours, our_levels, theirs, their_levels = found
-    same = our_levels == their_levels
+    found, found_pixels, wanted, wanted_pixels = outputs
+    same = found_pixels == wanted_pixels
     assert same.float().mean() > 0.99
-    assert torch.equal(ours[same], theirs[same])
+    assert torch.equal(found[same], wanted[same])
 
 
 @pytest.mark.parametrize("color", ["rgb", "bgr"])
-def test_borders_have_their_color_in_the_order_of_the_output(color: Any) -> None:
-    asked: dict[str, Any] = {
+def test_padding_has_the_fill_color_in_the_channel_order_of_the_output(color: Any) -> None:
+    columns: dict[str, Any] = {
         "canvas": (50, 40),
         "pad_left": 5,
         "pad_top": 5,
         "pixels": PixelFormat(color=color, fill=(10, 20, 30)),
     }
-    ours, theirs = (
-        pixels_of(backend, JPEGS[0][0], (40, 30), exact=1, **asked)
+    found, wanted = (
+        pixels_of(backend, JPEGS[0][0], (40, 30), exact=1, **columns)
         for backend in (dali(), reference())
     )
-    assert ours[0, 0].tolist() == theirs[0, 0].tolist() == [10, 20, 30]
-    check(ours[5:35, 5:45], theirs[5:35, 5:45])
+    assert found[0, 0].tolist() == wanted[0, 0].tolist() == [10, 20, 30]
+    assert_close_to_reference(found[5:35, 5:45], wanted[5:35, 5:45])
 
 
 @pytest.mark.parametrize("bits", [np.uint8, np.uint16])
@@ -177,25 +176,25 @@ def test_masks_are_equal(bits: Any) -> None:
         "pad_top": 6,
         "pixels": PixelFormat(color="stored", fill=9),
     }
-    ours, theirs = (
+    found, wanted = (
         raw_pixels(backend, mask, (40, 30), **options) for backend in (dali(), reference())
     )
-    assert np.array_equal(ours, theirs)
-    assert (ours[:6] == 9).all()
+    assert np.array_equal(found, wanted)
+    assert (found[:6] == 9).all()
 
 
 @pytest.mark.parametrize("jpeg", [JPEGS[0], JPEGS[5]], ids=["color", "gray"])
-def test_nearest_is_exact_for_pictures_too(jpeg: tuple[bytes, tuple[int, int]]) -> None:
-    ours, theirs = (
+def test_nearest_is_exact_for_images(jpeg: tuple[bytes, tuple[int, int]]) -> None:
+    found, wanted = (
         pixels_of(backend, jpeg[0], (31, 57), filter=Filter.NEAREST, exact=1)
         for backend in (dali(), reference())
     )
-    assert np.array_equal(ours, theirs)
+    assert np.array_equal(found, wanted)
 
 
-def test_one_batch_with_all_sorts_of_rows() -> None:
-    """JPEGs for DALI, turned ones, raw pixels, a progressive one and another filter for the CPU: each in its slot."""
-    raw = picture(30, 20)
+def test_a_batch_with_rows_for_dali_and_for_the_cpu() -> None:
+    """Rotated, raw and progressive images and another filter go to the CPU; each has its slot."""
+    raw = sample_image(30, 20)
     sources = [JPEGS[0][0], JPEGS[1][0], raw.tobytes(), UNUSUAL[0][0], JPEGS[2][0], JPEGS[3][0]]
     requests = new_requests(6)
     requests["out_w"], requests["out_h"], requests["exact"] = 40, 30, 1
@@ -213,9 +212,9 @@ def test_one_batch_with_all_sorts_of_rows() -> None:
         output = np.full((6, 30, 40, 3), 77, np.uint8)
         backend.collect(backend.submit(DecodeBatch(sources, requests, output))).raise_first()
         outputs.append(output)
-    for ours, theirs in zip(*outputs, strict=True):
-        check(ours, theirs)
+    for found, wanted in zip(*outputs, strict=True):
+        assert_close_to_reference(found, wanted)
     for row in (1, 2, 3, 4):
-        assert worst(outputs[0][row], outputs[1][row])[1] <= 1, (
-            "the CPU's rows are the CPU's, rings included"
+        assert max_differences(outputs[0][row], outputs[1][row])[1] <= 1, (
+            "rows decoded by the CPU match at the edges, too"
         )

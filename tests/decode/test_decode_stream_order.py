@@ -1,4 +1,7 @@
-"""The order of calls in ``fastload._common.cuda.CudaDecodeStream``, with recorders for streams and events. No GPU runs here: nothing is said of results."""
+"""The order of calls in ``CudaDecodeStream``, with recorders instead of streams and events.
+
+No GPU runs here, so the tests do not check results.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +53,9 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
-def test_the_kernel_waits_for_the_feeder_and_the_host_for_the_kernel(calls: list[str]) -> None:
+def test_the_kernel_waits_for_the_feeder_stream_and_the_cpu_for_the_kernel(
+    calls: list[str],
+) -> None:
     stream = CudaDecodeStream(DEVICE)
     ready = stream.mark()
     with stream.after(ready):
@@ -67,14 +72,14 @@ def test_the_kernel_waits_for_the_feeder_and_the_host_for_the_kernel(calls: list
     assert stream.decode_arguments == {"cuda_stream": 4711}
 
 
-def test_work_on_our_own_buffers_waits_for_nobody(calls: list[str]) -> None:
+def test_work_on_internal_buffers_does_not_wait(calls: list[str]) -> None:
     stream = CudaDecodeStream(DEVICE)
     with stream.after(None):
         calls.append("pattern")
     assert calls == ["enter own", "pattern", "leave own"]
 
 
-def test_a_buffer_is_seen_through_its_address(
+def test_memory_returns_a_view_of_the_address(
     calls: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: dict[str, object] = {}

@@ -1,4 +1,4 @@
-"""Crop, resize, flip, letterbox, normalize of pictures of many sizes: the torch path, the Triton kernel, the core and Pillow agree."""
+"""The torch path, the Triton kernel, the native core and Pillow compute the same pixels."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from fastload._decode.gpu.fused import (
 )
 from tests.decoding import native, reference
 from tests.fused_cases import Case, random_case
-from tests.nvjpeg_backend import needs_triton
+from tests.gpu_backends import needs_triton
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def by_backend(backend: object, case: Case) -> torch.Tensor:
-    """The same through a decode backend, from raw pixels."""
+    """Computes a case with a decode backend, from raw pixels."""
     jobs, n = case.jobs, len(case.jobs)
     requests = new_requests(n)
-    for ours, theirs in (
+    for column, job_column in (
         ("out_w", "out_w"),
         ("out_h", "out_h"),
         ("pad_left", "left"),
@@ -42,15 +42,15 @@ def by_backend(backend: object, case: Case) -> torch.Tensor:
         ("flip", "flip"),
         ("filter", "filter"),
     ):
-        requests[ours] = jobs[theirs]
+        requests[column] = jobs[job_column]
     requests["codec"], requests["raw_bits"], requests["raw_channels"] = (
         1,
         8,
-        case.pictures[0].shape[2],
+        case.images[0].shape[2],
     )
     requests["raw_w"], requests["raw_h"] = jobs["in_w"], jobs["in_h"]
     made = torch.full((n, *case.output.shape[1:]), 77, dtype=case.output.dtype)
-    sources = [picture.contiguous().numpy().tobytes() for picture in case.pictures]
+    sources = [image.contiguous().numpy().tobytes() for image in case.images]
     backend.collect(backend.submit(DecodeBatch(sources, requests, made, case.pixels))).raise_first()  # type: ignore[attr-defined]
     output = case.output.clone()
     output[torch.from_numpy(jobs["slot"].astype(np.int64))] = made
@@ -59,19 +59,19 @@ def by_backend(backend: object, case: Case) -> torch.Tensor:
 
 @settings(max_examples=120)
 @given(st.integers(0, 10**6))
-def test_the_torch_path_gives_the_cores_bytes(seed: int) -> None:
+def test_the_torch_path_is_bit_identical_to_the_native_core(seed: int) -> None:
     case = random_case(seed)
     assert torch.equal(case.placed(triton=False), by_backend(native(), case))
 
 
 @settings(max_examples=60)
 @given(st.integers(0, 10**6))
-def test_the_torch_path_is_within_one_level_of_the_reference(seed: int) -> None:
+def test_the_torch_path_is_within_1_of_the_reference(seed: int) -> None:
     case = random_case(seed - seed % 4)  # uint8
     assert (case.placed(triton=False).int() - by_backend(reference(), case).int()).abs().max() <= 1
 
 
-def test_antialias_is_pillows_to_the_byte() -> None:
+def test_antialias_is_bit_identical_to_pillow() -> None:
     image = np.random.default_rng(1).integers(0, 256, (97, 141, 3), np.uint8)
     for width, height in ((50, 60), (224, 200), (7, 3), (141, 20), (1, 1)):
         jobs = np.zeros(1, JOB)
@@ -84,7 +84,7 @@ def test_antialias_is_pillows_to_the_byte() -> None:
         )
 
 
-def test_weights_add_up_and_stay_inside() -> None:
+def test_weights_sum_to_1_and_taps_are_inside_the_image() -> None:
     sizes = np.array([1, 2, 50, 941, 5000]), np.array([7, 1, 50, 10, 33])
     for how in Filter:
         taps = make_taps(*sizes, np.full(5, int(how)), torch.device("cpu"))
@@ -97,7 +97,7 @@ def test_weights_add_up_and_stay_inside() -> None:
             assert not weights[int(taps.counts[n]) :].any()
 
 
-def test_the_value_table_is_the_normalized_level() -> None:
+def test_the_value_table_contains_normalized_pixel_values() -> None:
     table = value_table(
         PixelFormat(fill=(5, 6, 7), mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.1)), 3, torch.float32
     )
@@ -107,16 +107,16 @@ def test_the_value_table_is_the_normalized_level() -> None:
     assert value_table(PixelFormat(fill=3), 1, torch.uint8)[0].tolist() == [*range(256), 3]
 
 
-def test_no_pictures_leave_the_output_alone() -> None:
+def test_an_empty_batch_leaves_the_output_unmodified() -> None:
     output = torch.full((2, 4, 4, 3), 9, dtype=torch.uint8)
     place(np.zeros(0, JOB), [], output, PixelFormat())
     assert (output == 9).all()
 
 
-def child(*words: str, **environment: str) -> str:
-    """Triton reads its environment when a kernel is defined: each way of running it needs a process."""
+def child(*arguments: str, **environment: str) -> str:
+    """Runs a process, because Triton reads its environment when a kernel is defined."""
     result = subprocess.run(
-        [sys.executable, "-W", "error::UserWarning", *words],
+        [sys.executable, "-W", "error::UserWarning", *arguments],
         capture_output=True,
         text=True,
         cwd=ROOT,
@@ -127,7 +127,7 @@ def child(*words: str, **environment: str) -> str:
     return result.stdout
 
 
-def test_the_kernel_gives_the_torch_paths_bits_in_tritons_interpreter() -> None:
+def test_the_kernel_in_the_triton_interpreter_is_bit_identical_to_the_torch_path() -> None:
     needs_triton()
     seeds = range(24) if os.environ.get("FASTLOAD_LONG") == "1" else range(4)
     assert (
@@ -135,8 +135,8 @@ def test_the_kernel_gives_the_torch_paths_bits_in_tritons_interpreter() -> None:
     )
 
 
-def test_a_kernel_that_cannot_run_is_told() -> None:
-    """On CPU tensors, without the interpreter, it cannot."""
+def test_a_kernel_that_cannot_run_is_reported() -> None:
+    """The kernel cannot run on CPU tensors without the interpreter."""
     assert "Triton" in kernel_problem(torch.device("cpu"))
 
 

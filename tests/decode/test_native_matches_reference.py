@@ -1,4 +1,4 @@
-"""The native backend and the reference give the same pixels, within one level, and the same verdicts."""
+"""The native backend matches the reference: pixels within 1, and the same errors."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from fastload._decode.backend import (
 )
 from fastload.errors import ConfigError
 from tests.decoding import native, pixels_of, reference, run
-from tests.jpeg_samples import encode, encode_by_pillow, picture
+from tests.jpeg_samples import encode, encode_by_pillow, sample_image
 
 JPEGS = [
-    encode(picture(120, 90), "420"),
-    encode(picture(61, 133), "444", 97),
-    encode(picture(80, 80), "gray"),
-    encode_by_pillow(picture(100, 70), "422", progressive=True),
+    encode(sample_image(120, 90), "420"),
+    encode(sample_image(61, 133), "444", 97),
+    encode(sample_image(80, 80), "gray"),
+    encode_by_pillow(sample_image(100, 70), "422", progressive=True),
 ]
 SIZES = [(120, 90), (61, 133), (80, 80), (100, 70)]
 
@@ -44,7 +44,7 @@ def test_same_pixels(data: st.DataObject) -> None:
     left, top = draw(st.integers(0, 9)), draw(st.integers(0, 9))
     color: Any = draw(st.sampled_from(["rgb", "bgr", "gray"]))
     pixels = PixelFormat(draw(st.sampled_from(["nhwc", "nchw"])), color, 3)
-    asked: dict[str, Any] = {
+    columns: dict[str, Any] = {
         "x": draw(st.integers(0, width - w)),
         "y": draw(st.integers(0, height - h)),
         "w": w,
@@ -61,11 +61,11 @@ def test_same_pixels(data: st.DataObject) -> None:
         "canvas": (out_w + left + 3, out_h + top),
         "channels": 1 if color == "gray" else 3,
     }
-    ours, theirs = (
-        pixels_of(backend, JPEGS[which], (out_w, out_h), **options, **asked).astype(int)
+    found, wanted = (
+        pixels_of(backend, JPEGS[which], (out_w, out_h), **options, **columns).astype(int)
         for backend in (native(), reference())
     )
-    assert abs(ours - theirs).max() <= 1
+    assert abs(found - wanted).max() <= 1
 
 
 def output_of(*shape: int) -> Any:
@@ -113,7 +113,7 @@ def test_read_only_output_raises() -> None:
     ],
     ids=str,
 )
-def test_levels_that_make_no_sense_raise(pixels: dict[str, Any]) -> None:
+def test_invalid_fill_mean_and_std_raise(pixels: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         run(native(), [JPEGS[0]], (40, 30), pixels=PixelFormat(**pixels), dtype=np.float32)
 
@@ -125,14 +125,14 @@ def test_unknown_formats_raise(wrong: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("sources", [5, ["text"], [None], [np.zeros((4, 4), np.uint8)[:, ::2]]])
-def test_sources_that_are_no_bytes_raise(sources: Any) -> None:
+def test_sources_that_are_not_bytes_raise(sources: Any) -> None:
     requests = new_requests(1)
     requests["out_w"] = requests["out_h"] = 4
     with pytest.raises(ConfigError):
         native().submit(DecodeBatch(sources, requests, output_of(1, 4, 4, 3)))
 
 
-def test_requests_need_not_be_contiguous() -> None:
+def test_requests_do_not_have_to_be_contiguous() -> None:
     requests = new_requests(4)[::2]
     requests["source"], requests["out_w"], requests["out_h"] = [0, 1], 40, 30
     output = output_of(2, 30, 40, 3)
@@ -140,7 +140,7 @@ def test_requests_need_not_be_contiguous() -> None:
     assert np.array_equal(output[1], pixels_of(native(), JPEGS[1], (40, 30)))
 
 
-def test_the_request_is_laid_out_as_the_core_has_it() -> None:
+def test_the_request_layout_equals_the_struct_of_the_core() -> None:
     module = core()
     if module is None:
         pytest.skip("not run: no native core")
@@ -153,7 +153,7 @@ def test_the_request_is_laid_out_as_the_core_has_it() -> None:
     assert COLORS == ("rgb", "bgr", "gray", "stored")
 
 
-def test_times_say_where_a_sample_was() -> None:
+def test_times_are_reported_per_stage() -> None:
     result = run(native(), JPEGS[:2], (40, 30))
     assert (result.times_ns[:, STAGES.index("decode")] > 0).all()
     assert (result.times_ns[:, STAGES.index("resize")] > 0).all()

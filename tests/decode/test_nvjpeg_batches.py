@@ -1,4 +1,4 @@
-"""The nvJPEG backend's manners: bad files, empty batches, skipped images, order of calls, memory, closing."""
+"""Batches of the nvJPEG backend: bad files, skipped images, order of calls, memory, fork."""
 
 from __future__ import annotations
 
@@ -27,11 +27,12 @@ from fastload._decode.gpu.nvimgcodec import (
     write_pattern,
 )
 from tests.decoding import native, run
-from tests.jpeg_samples import encode, picture
-from tests.nvjpeg_backend import needs_nvimgcodec, nvjpeg
+from tests.gpu_backends import needs_nvimgcodec, nvjpeg
+from tests.jpeg_samples import encode, sample_image
 
 JPEGS = [
-    encode(picture(120 + 8 * i, 90 + 4 * i, i), ("420", "444", "gray")[i % 3]) for i in range(6)
+    encode(sample_image(120 + 8 * i, 90 + 4 * i, i), ("420", "444", "gray")[i % 3])
+    for i in range(6)
 ]
 
 
@@ -46,27 +47,27 @@ def expected(sources: list[bytes], to: tuple[int, int] = (60, 45)) -> Any:
     return np.asarray(run(native(), sources, to, exact=1).output)
 
 
-def test_what_only_the_decoder_can_tell_is_left_to_the_core() -> None:
-    """nvImageCodec says None; the core looks again and gives the reason."""
+def test_the_native_core_reports_why_a_stream_cannot_be_decoded() -> None:
+    """nvImageCodec returns None, and the native core reports the reason."""
     table = JPEGS[0].index(b"\xff\xc4")
     bogus = JPEGS[0][: table + 5] + b"\xff" * 16 + JPEGS[0][table + 21 :]
-    ours, theirs = (
+    found, wanted = (
         run(backend, [JPEGS[1], bogus, JPEGS[3]], (60, 45), exact=1)
         for backend in (nvjpeg(), native())
     )
     assert (
-        ours.status.tolist() == theirs.status.tolist() == [Status.OK, Status.BAD_IMAGE, Status.OK]
+        found.status.tolist() == wanted.status.tolist() == [Status.OK, Status.BAD_IMAGE, Status.OK]
     )
-    assert ours.reasons == theirs.reasons
-    assert np.array_equal(ours.output, theirs.output)
+    assert found.reasons == wanted.reasons
+    assert np.array_equal(found.output, wanted.output)
 
 
-def test_many_pixels_go_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_batches_are_decoded_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "CHUNK_BYTES", 2 * 120 * 90 * 3)
     assert np.array_equal(run(nvjpeg(), JPEGS, (60, 45), exact=1).output, expected(JPEGS))
 
 
-def test_buffers_beyond_the_limit_are_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_buffers_beyond_the_limit_are_freed(monkeypatch: pytest.MonkeyPatch) -> None:
     backend = new_backend()
     monkeypatch.setattr(nvimgcodec, "POOL_BYTES", 100_000)
     for _ in range(2):
@@ -76,13 +77,13 @@ def test_buffers_beyond_the_limit_are_given_back(monkeypatch: pytest.MonkeyPatch
 
 
 class Skipping:
-    """The decoder as it was seen to fail: it reports all as decoded, but one image was never written."""
+    """A decoder that reports success for all images, but does not write one of them."""
 
     def __init__(self, decoder: Any, skipped: int) -> None:
         self.decoder, self.skipped = decoder, skipped
 
     def decode(self, streams: list[Any], *, images: list[Any] | None, **options: Any) -> list[Any]:
-        if images is None:  # new memory, with anything in it
+        if images is None:  # new memory with unknown content
             found = list(self.decoder.decode(streams, images=None, **options))
             HostStream().memory(address(found[self.skipped]), found[self.skipped].capacity).fill_(
                 123
@@ -96,21 +97,19 @@ class Skipping:
 
 
 @pytest.mark.parametrize("skipped", [0, 3, 5])
-def test_an_image_that_was_not_written_is_decoded_by_the_core(skipped: int) -> None:
+def test_the_native_core_decodes_an_image_that_was_not_written(skipped: int) -> None:
     backend = new_backend()
-    run(
-        backend, JPEGS, (60, 45)
-    ).raise_first()  # now there are buffers, with these pictures in them
-    others = [encode(picture(100, 80, 20 + i), "444") for i in range(6)]
+    run(backend, JPEGS, (60, 45)).raise_first()  # creates buffers that contain these images
+    others = [encode(sample_image(100, 80, 20 + i), "444") for i in range(6)]
     backend._images._decoder = Skipping(backend._images._decoder, skipped)
     assert np.array_equal(run(backend, others, (60, 45), exact=1).output, expected(others))
-    backend._images._hardware = True  # and where buffers must be made first
+    backend._images._hardware = True  # also if buffers must be created first
     backend._images._pool.clear()
     assert np.array_equal(run(backend, JPEGS, (60, 45), exact=1).output, expected(JPEGS))
     backend.close()
 
 
-def test_the_pattern_tells_written_from_unwritten() -> None:
+def test_the_pattern_distinguishes_written_and_unwritten_buffers() -> None:
     spots = [
         torch.randint(0, 256, (n,), dtype=torch.uint8, generator=torch.manual_seed(n))
         for n in (1000, 200_000, 7)
@@ -118,7 +117,7 @@ def test_the_pattern_tells_written_from_unwritten() -> None:
     assert has_pattern(spots)[:2] == [False, False]
     write_pattern(spots)
     assert has_pattern(spots) == [True, True, True]
-    spots[1][:100_000] = 5  # half a picture is not a picture
+    spots[1][:100_000] = 5  # half of an image counts as unwritten
     assert has_pattern(spots)[1]
     spots[1][100_000:] = 5
     assert not has_pattern(spots)[1]
@@ -127,7 +126,7 @@ def test_the_pattern_tells_written_from_unwritten() -> None:
 
 
 class RecordingStream(HostStream):
-    """Notes the order of calls; the work itself is real."""
+    """Records the order of calls and does the real work."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
@@ -145,21 +144,23 @@ class RecordingStream(HostStream):
         self.calls.append("synchronize")
 
 
-def test_the_host_waits_before_every_decode_and_before_the_output_is_handed_on() -> None:
-    backend, lane = new_backend(), RecordingStream()
+def test_the_cpu_synchronizes_before_each_decode_and_before_it_returns_the_output() -> None:
+    backend = new_backend()
+    stream = RecordingStream()
     run(backend, JPEGS, (60, 45)).raise_first()
     decoder = backend._images._decoder
 
-    class Noting:
-        def decode(self, *words: Any, **options: Any) -> Any:
-            lane.calls.append("decode")
-            return decoder.decode(*words, **options)
+    class Recording:
+        def decode(self, *args: Any, **options: Any) -> Any:
+            stream.calls.append("decode")
+            return decoder.decode(*args, **options)
 
-    backend._stream = backend._images._stream = lane
-    backend._images._decoder = Noting()
+    backend._stream = backend._images._stream = stream
+    backend._images._decoder = Recording()
     run(backend, JPEGS, (60, 45)).raise_first()
-    # nothing pending; pattern, which is there before the decode; decode; pattern looked at; kernel behind the output's allocation; done
-    assert lane.calls == [
+    # Wait for earlier work; write the pattern and wait for it; decode; test the pattern; run the
+    # kernel after the allocation of the output; wait.
+    assert stream.calls == [
         "mark",
         "synchronize",
         "stream",
@@ -172,11 +173,11 @@ def test_the_host_waits_before_every_decode_and_before_the_output_is_handed_on()
     backend.close()
 
 
-def test_the_librarys_own_failure_costs_a_warning_and_no_sample() -> None:
+def test_an_error_of_the_library_causes_a_warning_and_loses_no_sample() -> None:
     backend = new_backend()
 
     class Failing:
-        def decode(self, *words: Any, **options: Any) -> Any:
+        def decode(self, *args: Any, **options: Any) -> Any:
             raise RuntimeError("CUDA Runtime failure: '#2'")
 
     decoder, backend._images._decoder = backend._images._decoder, Failing()
@@ -188,8 +189,8 @@ def test_the_librarys_own_failure_costs_a_warning_and_no_sample() -> None:
     backend.close()
 
 
-def test_a_forked_child_leaves_the_decoder_alone() -> None:
-    """Its threads stayed in the parent: to destroy it in the child could hang there."""
+def test_a_forked_child_does_not_destroy_the_decoder() -> None:
+    """The decoder threads exist in the parent only; destroying it in the child could hang."""
     backend = new_backend()
     run(backend, JPEGS, (60, 45)).raise_first()
     with warnings.catch_warnings():
@@ -212,11 +213,11 @@ def anonymous_kib() -> int:
 
 
 def test_memory_stays_flat_over_many_batches() -> None:
-    """Sizes change from batch to batch, so buffers are fitted again and again; one sample in each is bad."""
+    """Image sizes change in each batch, so buffers are reassigned; one sample per batch is bad."""
     backend = new_backend()
     rng = np.random.default_rng(0)
     files = [
-        encode(picture(int(w), int(h), i), "420")
+        encode(sample_image(int(w), int(h), i), "420")
         for i, (w, h) in enumerate(rng.integers(16, 96, (40, 2)))
     ] + [JPEGS[0][:300]]
     many = int(os.environ.get("FASTLOAD_LONG") == "1") * 20_000 or 300

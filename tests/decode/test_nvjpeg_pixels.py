@@ -1,4 +1,4 @@
-"""The nvJPEG backend on the CPU gives the native core's exact pixels, for every plan that the core honours."""
+"""The nvJPEG backend on the CPU is bit-identical to the native core for every plan."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from fastload._common.native import core
 from fastload._decode.backend import Codec, DecodeBatch, Filter, PixelFormat, Status, new_requests
 from tests.corpus import photos
 from tests.decoding import native, pixels_of, raw_pixels, reference, run
-from tests.jpeg_samples import SAMPLINGS, encode, encode_by_pillow, picture
-from tests.nvjpeg_backend import nvjpeg
+from tests.gpu_backends import nvjpeg
+from tests.jpeg_samples import SAMPLINGS, encode, encode_by_pillow, sample_image
 
 JPEGS = [
-    *(encode(picture(120, 90, seed), kind) for seed, kind in enumerate(SAMPLINGS)),
-    encode_by_pillow(picture(100, 70), "422", progressive=True),
-    encode_by_pillow(picture(90, 110), "420", restart_marker_rows=1),
-    encode(picture(1, 1), "420"),
-    encode(picture(3, 50), "444"),
+    *(encode(sample_image(120, 90, seed), kind) for seed, kind in enumerate(SAMPLINGS)),
+    encode_by_pillow(sample_image(100, 70), "422", progressive=True),
+    encode_by_pillow(sample_image(90, 110), "420", restart_marker_rows=1),
+    encode(sample_image(1, 1), "420"),
+    encode(sample_image(3, 50), "444"),
 ]
 SIZES = [(120, 90)] * len(SAMPLINGS) + [(100, 70), (90, 110), (1, 1), (3, 50)]
 
@@ -44,7 +44,7 @@ def test_same_pixels_for_any_plan(data: st.DataObject) -> None:
     pixels = PixelFormat(
         draw(st.sampled_from(["nhwc", "nchw"])), color, 3, (0.5,) * channels, (0.2,) * channels
     )
-    asked: dict[str, Any] = {
+    columns: dict[str, Any] = {
         "x": draw(st.integers(0, width - w)),
         "y": draw(st.integers(0, height - h)),
         "w": w,
@@ -60,18 +60,18 @@ def test_same_pixels_for_any_plan(data: st.DataObject) -> None:
         "channels": channels,
         "dtype": draw(st.sampled_from([np.uint8, np.float32, np.float16])),
     }
-    ours, exact, plain = (
-        pixels_of(backend, JPEGS[which], (out_w, out_h), **asked)
+    found, exact, plain = (
+        pixels_of(backend, JPEGS[which], (out_w, out_h), **columns)
         for backend in (nvjpeg(), native(), reference())
     )
-    assert np.array_equal(ours, exact)
-    if asked["dtype"] is np.uint8:
-        assert abs(ours.astype(int) - plain.astype(int)).max() <= 1
+    assert np.array_equal(found, exact)
+    if columns["dtype"] is np.uint8:
+        assert abs(found.astype(int) - plain.astype(int)).max() <= 1
 
 
 def test_photographs_cut_before_decoding() -> None:
-    """As the loader asks for them: packed streams, their index, random crops."""
-    module, ours = core(), nvjpeg()
+    """Uses packed streams with their index and random crops, like the loader."""
+    module = core()
     if module is None:
         pytest.skip("not run: no native core")
     rng = np.random.default_rng(2)
@@ -108,7 +108,7 @@ def test_photographs_cut_before_decoding() -> None:
             requests[name][slot] = value
     requests["out_w"], requests["out_h"], requests["exact"] = 160, 128, 1
     found = []
-    for backend in (ours, native(), reference()):
+    for backend in (nvjpeg(), native(), reference()):
         output = np.zeros((len(rows), 128, 160, 3), np.uint8)
         result = backend.collect(backend.submit(DecodeBatch(sources, requests, output)))
         result.raise_first()
@@ -131,7 +131,7 @@ def test_masks_are_equal(dtype: type) -> None:
 
 
 def test_raw_and_jpeg_rows_in_one_batch() -> None:
-    image = picture(64, 48)
+    image = sample_image(64, 48)
     sources = [JPEGS[0], image.tobytes(), JPEGS[2], JPEGS[0][:200], JPEGS[5]]
     requests = new_requests(5)
     requests["out_w"], requests["out_h"], requests["exact"] = 32, 24, 1
@@ -161,7 +161,7 @@ def test_an_exif_orientation_in_the_file_is_not_applied_twice() -> None:
 
     exif = Image.Exif()
     exif[0x0112] = 6
-    file = encode_by_pillow(picture(90, 60), "420", exif=exif.tobytes())
+    file = encode_by_pillow(sample_image(90, 60), "420", exif=exif.tobytes())
     for options in ({}, {"orientation": 6}):
         found, expected = (
             pixels_of(backend, file, (45, 45), exact=1, **options)
@@ -170,6 +170,6 @@ def test_an_exif_orientation_in_the_file_is_not_applied_twice() -> None:
         assert np.array_equal(found, expected)
 
 
-def test_times_say_where_a_sample_was() -> None:
+def test_times_are_reported_for_cut_decode_and_resize() -> None:
     result = run(nvjpeg(), JPEGS[:2], (40, 30))
     assert (result.times_ns[:, 1:4] > 0).all()

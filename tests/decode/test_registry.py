@@ -1,4 +1,4 @@
-"""A backend is one module and one line of the registry: nothing else in fastload knows its name."""
+"""A backend is one module and one line of the registry; no other code compares its name."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def name_comparisons(source: str) -> list[int]:
-    """Lines that compare something with the name of a backend, alone or inside a tuple."""
+    """Returns the lines that compare a value with a backend name, alone or in a tuple."""
 
     def names(node: ast.AST) -> bool:
         literals = [each.value for each in ast.walk(node) if isinstance(each, ast.Constant)]
@@ -64,21 +64,21 @@ def test_no_module_compares_backend_names() -> None:
 
 
 @pytest.mark.parametrize("name", BACKENDS)
-def test_an_entry_leads_to_its_class(name: str) -> None:
+def test_an_entry_loads_its_class(name: str) -> None:
     entry = find_backend(name)
     backend = entry.load()
     assert backend.name == entry.name == name
     assert entry.on_gpu == (name in GPU_BACKENDS)
 
 
-def test_unknown_names_are_refused() -> None:
+def test_unknown_names_raise() -> None:
     for name in ("cuda", "", AUTO):
         with pytest.raises(ConfigError, match="expected one of auto, native, dali, nvjpeg"):
             find_backend(name)
 
 
 @pytest.mark.parametrize("native", ["on", "off"])
-def test_the_default_is_the_first_cpu_backend_that_can_run(
+def test_the_default_is_the_first_available_cpu_backend(
     native: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     why = "" if native == "on" else "not built"

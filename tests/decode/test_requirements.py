@@ -1,4 +1,4 @@
-"""What a GPU backend lacks on a machine is said in one sentence with the command that helps; here with made-up machines."""
+"""Messages about missing requirements of GPU backends, tested with invented machines."""
 
 from __future__ import annotations
 
@@ -92,7 +92,9 @@ CASES = [
 @pytest.mark.parametrize(
     ("backend", "facts", "sentence"), CASES, ids=[case[2][:40] for case in CASES]
 )
-def test_one_sentence_and_the_command(backend: str, facts: GpuFacts, sentence: str) -> None:
+def test_the_message_names_the_problem_and_the_command(
+    backend: str, facts: GpuFacts, sentence: str
+) -> None:
     found = all_requirements()[backend].missing(CUDA, facts)
     assert found.startswith(sentence)
     assert "\n" not in found
@@ -110,12 +112,12 @@ def test_one_sentence_and_the_command(backend: str, facts: GpuFacts, sentence: s
     ids=str,
 )
 @pytest.mark.parametrize("backend", sorted(GPU_BACKENDS))
-def test_nothing_is_said_where_all_is_there(backend: str, facts: GpuFacts) -> None:
+def test_there_is_no_message_if_nothing_is_missing(backend: str, facts: GpuFacts) -> None:
     assert all_requirements()[backend].missing(CUDA, facts) == ""
     assert all_requirements()[backend].missing(CUDA, facts, hardware=True) == ""
 
 
-def test_a_mig_slice_may_decode_but_not_by_the_jpeg_engine() -> None:
+def test_a_mig_slice_can_decode_but_not_with_the_jpeg_engine() -> None:
     assert all_requirements()["dali"].missing(CUDA, MIG) == ""
     assert (
         all_requirements()["dali"]
@@ -124,12 +126,12 @@ def test_a_mig_slice_may_decode_but_not_by_the_jpeg_engine() -> None:
     )
 
 
-def test_on_the_cpu_only_the_package_counts() -> None:
+def test_the_cpu_requires_only_the_package() -> None:
     assert all_requirements()["dali"].missing(CPU, GpuFacts(wheels=FINE.wheels)) == ""
     assert "is not installed" in all_requirements()["nvjpeg"].missing(CPU, GpuFacts())
 
 
-def test_the_real_machine_without_a_driver() -> None:
+def test_this_machine_without_a_driver() -> None:
     if torch.cuda.is_available():
         pytest.skip("not run: there is a CUDA device")
     facts = read_facts(CUDA)
@@ -143,7 +145,7 @@ def test_the_real_machine_without_a_driver() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(GPU_BACKENDS))
-def test_a_package_that_is_not_here(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     needs = Requirements("nvidia.none", {12: "no-such-wheel"}, {12: "'fastload-vision[none]'"})
     monkeypatch.setattr(GPU_BACKENDS[name].load(), "needs", needs)
     with pytest.raises(
@@ -155,7 +157,7 @@ def test_a_package_that_is_not_here(name: str, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("device", ["mps", "gpu", "", 5.5])
-def test_other_devices_are_refused(device: str) -> None:
+def test_other_devices_raise(device: str) -> None:
     with pytest.raises(ConfigError, match="expected 'cpu' or 'cuda'"):
         checked_device(device)
     assert checked_device("cpu") == CPU

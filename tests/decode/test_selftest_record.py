@@ -1,4 +1,4 @@
-"""The record of self-test passes: kept per machine and versions, and never more trusting than what was written."""
+"""The record of passed self-test stages is specific to GPU, driver and versions."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ ALL = dict.fromkeys(record.HARDWARE_STAGES, True)
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> record.Key:
-    """Stands for what would be asked of a driver."""
+    """Replaces the values that a driver would report."""
     here = {"gpu": "NVIDIA H100", "driver": "575.1", "torch": "2.9"}
     monkeypatch.setattr(record, "key", lambda device: dict(here))
     return here
 
 
-def test_nothing_has_passed_without_a_file() -> None:
+def test_no_stage_has_passed_without_a_file() -> None:
     assert not record.passed("decode", "cpu", backend="dali")
     assert record.save("cpu", {"dali": {"decode": True, "errors": False}}).exists()
     assert record.passed("decode", "cpu", backend="dali")
@@ -36,7 +36,7 @@ def test_nothing_has_passed_without_a_file() -> None:
     assert not record.passed("decode", "cpu", backend="nvjpeg")
 
 
-def test_the_engine_needs_all_of_its_stages(gpu: record.Key) -> None:
+def test_the_jpeg_engine_requires_all_its_stages(gpu: record.Key) -> None:
     for lacking in record.HARDWARE_STAGES:
         record.save("cuda", {"nvjpeg": {**ALL, lacking: False}})
         assert not record.hardware_passed("nvjpeg", "cuda")
@@ -48,7 +48,9 @@ def test_the_engine_needs_all_of_its_stages(gpu: record.Key) -> None:
 
 
 @pytest.mark.parametrize("changed", ["gpu", "driver", "torch"])
-def test_another_machine_or_version_has_passed_nothing(gpu: record.Key, changed: str) -> None:
+def test_a_record_is_not_valid_for_another_machine_or_version(
+    gpu: record.Key, changed: str
+) -> None:
     record.save("cuda", {"nvjpeg": ALL})
     before = gpu[changed]
     gpu[changed] = "other"
@@ -58,7 +60,7 @@ def test_another_machine_or_version_has_passed_nothing(gpu: record.Key, changed:
     assert record.hardware_passed("nvjpeg", "cuda"), "the first machine's passes are still there"
 
 
-def test_a_stage_that_fails_later_has_not_passed(gpu: record.Key) -> None:
+def test_a_stage_that_fails_later_is_removed(gpu: record.Key) -> None:
     record.save("cuda", {"nvjpeg": ALL})
     record.save("cuda", {"nvjpeg": {"engine": False}})
     assert not record.passed("engine", "cuda", backend="nvjpeg")
@@ -80,9 +82,7 @@ def test_a_stage_that_fails_later_has_not_passed(gpu: record.Key) -> None:
         "\\xff",
     ],
 )
-def test_a_damaged_file_says_nothing_and_is_replaced(
-    cache: Path, gpu: record.Key, text: str
-) -> None:
+def test_a_damaged_file_is_ignored_and_replaced(cache: Path, gpu: record.Key, text: str) -> None:
     cache.parent.mkdir(parents=True)
     cache.write_bytes(text.encode("latin-1"))
     assert not record.hardware_passed("nvjpeg", "cuda")
@@ -90,7 +90,7 @@ def test_a_damaged_file_says_nothing_and_is_replaced(
     assert record.hardware_passed("nvjpeg", "cuda")
 
 
-def test_the_key_names_versions(cache: Path) -> None:
+def test_the_key_contains_versions(cache: Path) -> None:
     found = record.key("cpu")
     assert found["gpu"] == "cpu"
     assert found["torch"] == torch.__version__
@@ -98,7 +98,7 @@ def test_the_key_names_versions(cache: Path) -> None:
     assert json.loads(cache.read_text())["entries"][0]["key"] == found
 
 
-def test_the_status_tells_what_has_passed_and_who_may_use_the_engine(gpu: record.Key) -> None:
+def test_the_status_lists_passed_stages_and_backends_with_jpeg_engine(gpu: record.Key) -> None:
     nothing = record.selftest_status("cuda")
     assert (nothing.path, nothing.passed, nothing.jpeg_engine) == (record.path(), {}, ())
     record.save("cuda", {"nvjpeg": ALL, "dali": {"decode": True, "engine": False}})

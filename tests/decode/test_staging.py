@@ -1,4 +1,4 @@
-"""What a GPU decoder is fed, and what the CPU does in its place: no GPU library is needed to know that this is right."""
+"""Input of GPU decoders and the CPU fallback, tested without a GPU library."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from fastload._decode.gpu.staging import StreamCutter
 from fastload._store.jpeg_header import read_header
 from fastload.errors import ConfigError
 from tests.decoding import pixels_of, record, reference
-from tests.jpeg_samples import SAMPLINGS, encode, encode_by_pillow, picture, replace_frame
+from tests.jpeg_samples import SAMPLINGS, encode, encode_by_pillow, replace_frame, sample_image
 
-JPEG = encode(picture(120, 90), "420")
+JPEG = encode(sample_image(120, 90), "420")
 CUTTER = StreamCutter(threads=2)
 
 
@@ -41,12 +41,12 @@ def batch_of(
 
 @settings(max_examples=60)
 @given(st.data())
-def test_the_box_in_the_cut_stream_is_the_box_in_the_picture(data: st.DataObject) -> None:
+def test_the_box_in_the_cut_stream_equals_the_box_in_the_image(data: st.DataObject) -> None:
     module = core()
     if module is None:
         pytest.skip("not run: no native core")
     draw = data.draw
-    rewritten = module.rewrite(encode(picture(300, 200), draw(st.sampled_from(SAMPLINGS))))
+    rewritten = module.rewrite(encode(sample_image(300, 200), draw(st.sampled_from(SAMPLINGS))))
     jpeg = rewritten.jpeg
     index = rewritten.index
     width = rewritten.width
@@ -77,7 +77,7 @@ def test_the_box_in_the_cut_stream_is_the_box_in_the_picture(data: st.DataObject
     assert np.array_equal(part[top : top + h, left : left + w], whole[y : y + h, x : x + w])
 
 
-def test_a_whole_picture_is_fed_in_place_without_a_copy() -> None:
+def test_a_complete_image_is_not_copied() -> None:
     source = np.frombuffer(JPEG, np.uint8)
     found = CUTTER.cut(batch_of([source, source]))
     assert found.boxes.tolist() == [[0, 0, 120, 90]] * 2
@@ -85,7 +85,7 @@ def test_a_whole_picture_is_fed_in_place_without_a_copy() -> None:
 
 
 def with_adobe(transform: int) -> bytes:
-    """JFIF's marker exchanged for Adobe's."""
+    """Returns a JPEG with an Adobe marker instead of the JFIF marker."""
     return (
         JPEG[:2]
         + b"\xff\xee\x00\x0eAdobe\x00\x64"
@@ -96,11 +96,11 @@ def with_adobe(transform: int) -> bytes:
 
 
 UNUSUAL = {
-    "progressive": encode_by_pillow(picture(100, 70), "422", progressive=True),
+    "progressive": encode_by_pillow(sample_image(100, 70), "422", progressive=True),
     "garbage": b"GIF89a" * 9,
     "empty": b"",
     "no end": JPEG[:-2],
-    "bytes behind the end": JPEG + b"\0" * 8,
+    "bytes after the end": JPEG + b"\0" * 8,
     "extended": replace_frame(JPEG, marker=0xC1),
     "bomb": replace_frame(
         JPEG,
@@ -109,17 +109,17 @@ UNUSUAL = {
         + JPEG[JPEG.find(b"\xff\xc0") + 9 : JPEG.find(b"\xff\xc0") + 19],
     ),
     "RGB by Adobe": with_adobe(0),
-    "nobody says which colors": JPEG[:2] + JPEG[2 + 2 + int.from_bytes(JPEG[4:6], "big") :],
+    "no marker for the color space": JPEG[:2] + JPEG[2 + 2 + int.from_bytes(JPEG[4:6], "big") :],
 }
 
 
 @pytest.mark.parametrize("name", UNUSUAL)
-def test_unusual_streams_are_left_to_the_cpu(name: str) -> None:
+def test_unusual_streams_go_to_the_cpu(name: str) -> None:
     found = CUTTER.cut(batch_of([JPEG, UNUSUAL[name], JPEG]))
     assert (found.rows.tolist(), found.fallback.tolist()) == ([0, 2], [1])
 
 
-def test_adobe_with_ycbcr_is_usual() -> None:
+def test_an_adobe_marker_with_ycbcr_is_supported() -> None:
     assert CUTTER.cut(batch_of([with_adobe(1)])).rows.tolist() == [0]
 
 
@@ -148,7 +148,7 @@ def test_adobe_with_ycbcr_is_usual() -> None:
     ],
     ids=str,
 )
-def test_requests_that_do_not_fit_are_left_to_the_cpu(row: dict[str, Any]) -> None:
+def test_invalid_requests_go_to_the_cpu(row: dict[str, Any]) -> None:
     batch = batch_of([JPEG] * 3)
     for name, value in row.items():
         batch.requests[name][1] = value
@@ -156,7 +156,7 @@ def test_requests_that_do_not_fit_are_left_to_the_cpu(row: dict[str, Any]) -> No
     assert (found.rows.tolist(), found.fallback.tolist()) == ([0, 2], [1])
 
 
-def test_every_byte_of_a_record_counts() -> None:
+def test_a_change_of_any_byte_of_a_record_is_detected() -> None:
     good, _ = record(JPEG)
     for place in (0, 4, 9, 12, 20, 60, len(good) // 2, len(good) - 1):
         bad = bytearray(good)
@@ -167,7 +167,7 @@ def test_every_byte_of_a_record_counts() -> None:
         assert found.rows.tolist() == [0, 3], f"byte {place}"
 
 
-def test_six_cameras_of_a_record_are_checked_together() -> None:
+def test_a_record_with_six_cameras_is_verified_once() -> None:
     good, _ = record(JPEG * 6)
     bad = bytearray(good)
     bad[-1] ^= 1
@@ -184,17 +184,19 @@ def test_six_cameras_of_a_record_are_checked_together() -> None:
 
 
 @pytest.mark.parametrize(("color", "channels"), [("rgb", 1), ("bgr", 4), ("gray", 3)])
-def test_channels_that_do_not_fit_raise(color: Any, channels: int) -> None:
+def test_a_wrong_number_of_channels_raises(color: Any, channels: int) -> None:
     with pytest.raises(ConfigError, match="channels for"):
         CUTTER.cut(batch_of([JPEG], pixels=PixelFormat(color=color), channels=channels))
 
 
-def test_masks_are_the_cpus() -> None:
+def test_masks_go_to_the_cpu() -> None:
     assert CUTTER.cut(batch_of([JPEG], pixels=PixelFormat(color="stored"))).fallback.tolist() == [0]
 
 
 @pytest.mark.parametrize("rows", [[1], [0, 2], [0, 1, 2, 3], []], ids=str)
-def test_rest_rows_are_written_in_their_slots_and_the_bad_one_is_named(rows: list[int]) -> None:
+def test_fallback_rows_are_written_to_their_slots_and_a_bad_one_is_reported(
+    rows: list[int],
+) -> None:
     batch = batch_of(
         [JPEG, b"rubbish", JPEG, JPEG[:-2]], pixels=PixelFormat(fill=9), flip=[0, 0, 1, 0]
     )
@@ -223,29 +225,29 @@ def test_rest_rows_are_written_in_their_slots_and_the_bad_one_is_named(rows: lis
 @pytest.mark.parametrize("layout", ["nhwc", "nchw"])
 @pytest.mark.parametrize("color", ["rgb", "bgr"])
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32, torch.float16, torch.bfloat16])
-def test_levels_are_written_as_the_format_says(
+def test_write_pixels_follows_the_format(
     rows: list[int], layout: Any, color: Any, dtype: torch.dtype
 ) -> None:
-    """Against the words of PixelFormat: (level - mean) / std in float32, then rounded to the dtype."""
-    levels = torch.randint(
+    """Expects (pixel - mean) / std in float32, rounded to the dtype, as PixelFormat documents."""
+    pixel_values = torch.randint(
         0, 256, (len(rows), 4, 5, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(1)
     )
     mean, std = (0.1, 0.2, 0.3), (0.5, 0.25, 2.0)
     output = torch.full((3, 4, 5, 3) if layout == "nhwc" else (3, 3, 4, 5), 55, dtype=dtype)
     write_pixels(
-        levels,
+        pixel_values,
         DecodeBatch([], new_requests(3), output, PixelFormat(layout, color, mean=mean, std=std)),
         np.array(rows),
     )
-    expected = levels.flip(-1) if color == "bgr" else levels
+    expected = pixel_values.flip(-1) if color == "bgr" else pixel_values
     if dtype != torch.uint8:
-        in_levels = [torch.tensor([255.0 * each for each in values]) for values in (mean, std)]
-        expected = ((expected.float() - in_levels[0]) / in_levels[1]).to(dtype)
+        scaled = [torch.tensor([255.0 * each for each in values]) for values in (mean, std)]
+        expected = ((expected.float() - scaled[0]) / scaled[1]).to(dtype)
     if layout == "nchw":
         expected = expected.permute(0, 3, 1, 2)
     assert torch.equal(output[rows], expected)
     assert (output[[row for row in range(3) if row not in rows]] == 55).all()
 
 
-def test_nearest_may_be_asked_of_any_gpu_backend() -> None:
+def test_nearest_is_supported_by_the_cutter() -> None:
     assert CUTTER.cut(batch_of([JPEG], filter=Filter.NEAREST)).rows.tolist() == [0]

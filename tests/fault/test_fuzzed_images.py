@@ -19,7 +19,7 @@ import pytest
 from fastload._common.native import core
 from fastload._decode.backend import Status
 from tests.corpus import corpus_dir, photos
-from tests.jpeg_samples import encode, picture
+from tests.jpeg_samples import encode, sample_image
 
 pytestmark = pytest.mark.skipif(core() is None, reason="not run: no native core")
 ROOT = Path(__file__).resolve().parents[2]
@@ -184,7 +184,7 @@ def test_every_damaged_record_is_detected() -> None:
     from tests.decoding import native, record, run
 
     random = np.random.default_rng(9)
-    jpeg = encode(picture(160, 120), "420")
+    jpeg = encode(sample_image(160, 120), "420")
     intact, offset = record(jpeg)
     sources = [mutate(intact, intact[::-1], random) for _ in range(5000 if LONG else 600)]
     sources = [source for source in sources if source != intact]
@@ -195,7 +195,7 @@ def test_every_damaged_record_is_detected() -> None:
 
 def test_decompression_bombs_raise_before_memory_is_allocated() -> None:
     """Tiny files with the headers of huge images: the header alone decides."""
-    jpeg = encode(picture(16, 16), "444")
+    jpeg = encode(sample_image(16, 16), "444")
     at = jpeg.index(b"\xff\xc0") + 5
     sizes = [(65535, 65535), (16385, 16), (16, 16385), (16000, 16000), (8000, 7999), (2000, 2000)]
     files = [

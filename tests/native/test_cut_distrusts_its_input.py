@@ -6,7 +6,14 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from tests.jpeg_samples import decode, encode, encode_by_pillow, markers, picture, replace_frame
+from tests.jpeg_samples import (
+    decode,
+    encode,
+    encode_by_pillow,
+    markers,
+    replace_frame,
+    sample_image,
+)
 
 Sample = tuple[bytes, npt.NDArray[np.uint32], int]
 core = pytest.importorskip("fastload._core", reason="not run: no native core")
@@ -14,7 +21,7 @@ core = pytest.importorskip("fastload._core", reason="not run: no native core")
 
 @pytest.fixture(name="sample")
 def _sample() -> Sample:
-    rewritten = core.rewrite(encode(picture(120, 90), "420"), restart=2)
+    rewritten = core.rewrite(encode(sample_image(120, 90), "420"), restart=2)
     return rewritten.jpeg, rewritten.index, rewritten.interval
 
 
@@ -29,7 +36,7 @@ def test_an_image_without_index_is_not_cut(sample: Sample) -> None:
     jpeg, _, interval = sample
     assert_not_cut(jpeg, b"", interval)
     assert_not_cut(jpeg, b"\0\0\0", interval)
-    plain = encode(picture(120, 90), "420")
+    plain = encode(sample_image(120, 90), "420")
     assert_not_cut(plain, *core.find_segments(plain))
 
 
@@ -140,7 +147,7 @@ def test_a_mutated_or_truncated_jpeg_never_grows(sample: Sample) -> None:
 def test_unsupported_structures_are_not_cut(sample: Sample) -> None:
     jpeg, index, interval = sample
     progressive = encode_by_pillow(
-        picture(120, 90), "420", progressive=True, restart_marker_blocks=2
+        sample_image(120, 90), "420", progressive=True, restart_marker_blocks=2
     )
     assert_not_cut(progressive, index, interval)
     for marker in (0xC2, 0xC3, 0xC9):

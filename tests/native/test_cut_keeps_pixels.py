@@ -22,8 +22,8 @@ from tests.jpeg_samples import (
     decode_by_pillow,
     encode,
     markers,
-    picture,
     replace_frame,
+    sample_image,
 )
 
 core = pytest.importorskip("fastload._core", reason="not run: no native core")
@@ -59,7 +59,7 @@ def random_box(rng: np.random.Generator, width: int, height: int) -> Box:
 def images_and_boxes(draw: st.DrawFn) -> tuple[bytes, int, Box]:
     width, height = draw(st.integers(1, 150)), draw(st.integers(1, 120))
     jpeg = encode(
-        picture(width, height, draw(st.integers(0, 5))),
+        sample_image(width, height, draw(st.integers(0, 5))),
         draw(st.sampled_from(SAMPLINGS)),
         draw(st.sampled_from((30, 75, 95))),
     )
@@ -92,7 +92,7 @@ def test_many_regions_per_sampling(sampling: str) -> None:
         divisors = [n for n in range(1, across + 1) if across % n == 0]
         restart = int(rng.choice(divisors)) if seed % 3 else int(rng.integers(1, 2 * across + 1))
         rewritten = core.rewrite(
-            encode(picture(width, height, seed), sampling, int(rng.integers(20, 100))),
+            encode(sample_image(width, height, seed), sampling, int(rng.integers(20, 100))),
             restart=restart,
         )
         jpeg = rewritten.jpeg
@@ -106,7 +106,7 @@ def test_many_regions_per_sampling(sampling: str) -> None:
 def test_regions_at_every_mcu_border(sampling: str) -> None:
     """Regions start or end at, just before and just after every MCU border."""
     for size in (67, 64, 49, 33, 19, 17):
-        rewritten = core.rewrite(encode(picture(size, size), sampling), restart=1)
+        rewritten = core.rewrite(encode(sample_image(size, size), sampling), restart=1)
         jpeg = rewritten.jpeg
         index = rewritten.index
         interval = rewritten.interval
@@ -157,7 +157,7 @@ def test_a_cut_keeps_pixels_in_scaled_decoding(sampling: str, scale: int) -> Non
 
     for seed in range(12):
         width, height = int(rng.integers(60, 200)), int(rng.integers(60, 200))
-        rewritten = core.rewrite(encode(picture(width, height, seed), sampling), restart=1)
+        rewritten = core.rewrite(encode(sample_image(width, height, seed), sampling), restart=1)
         jpeg = rewritten.jpeg
         index = rewritten.index
         interval = rewritten.interval
@@ -194,7 +194,7 @@ def test_a_cut_keeps_pixels_in_scaled_decoding(sampling: str, scale: int) -> Non
 def test_a_cut_keeps_pixels_with_rare_sampling_factors(factors: str) -> None:
     rng = np.random.default_rng(0)
     for width, height in ((97, 83), (33, 70), (5, 6)):
-        portable = b"P6 %d %d 255\n" % (width, height) + picture(width, height).tobytes()
+        portable = b"P6 %d %d 255\n" % (width, height) + sample_image(width, height).tobytes()
         jpeg = subprocess.run(
             ["cjpeg", "-sample", factors], input=portable, capture_output=True, check=True
         ).stdout
@@ -219,7 +219,7 @@ def test_a_cut_keeps_pixels_with_rare_sampling_factors(factors: str) -> None:
 
 def test_gray_images_may_declare_any_sampling_factors() -> None:
     """With one component an MCU is one block, regardless of the factors."""
-    rewritten = core.rewrite(encode(picture(100, 77), "gray"), restart=1)
+    rewritten = core.rewrite(encode(sample_image(100, 77), "gray"), restart=1)
     jpeg = rewritten.jpeg
     index = rewritten.index
     width = rewritten.width
@@ -238,7 +238,7 @@ def test_gray_images_may_declare_any_sampling_factors() -> None:
 
 def test_a_cut_is_a_small_regular_jpeg() -> None:
     """It has the right size, RST0, RST1 ... in order, and only the MCUs it needs."""
-    rewritten = core.rewrite(encode(picture(200, 200), "420"), restart=1)
+    rewritten = core.rewrite(encode(sample_image(200, 200), "420"), restart=1)
     jpeg = rewritten.jpeg
     index = rewritten.index
     interval = rewritten.interval
@@ -274,7 +274,7 @@ def test_only_subsampled_chroma_extends_the_region() -> None:
         ("420", (16, 16, 48, 48)),
         ("440", (32, 16, 16, 48)),
     ):
-        rewritten = core.rewrite(encode(picture(160, 160), sampling), restart=1)
+        rewritten = core.rewrite(encode(sample_image(160, 160), sampling), restart=1)
         part = core.cut(rewritten.jpeg, rewritten.index, rewritten.interval, 32, 32, 16, 16)
         header = core.jpeg_header(part.jpeg)
         assert (part.x0, part.y0, header.width, header.height) == expected, sampling
@@ -289,7 +289,7 @@ def test_images_are_cut_before_rows_that_start_a_segment() -> None:
         (7, (0, 0, 160, 56)),
         (399, (0, 0, 160, 160)),
     ):
-        rewritten = core.rewrite(encode(picture(160, 160), "444"), restart=restart)
+        rewritten = core.rewrite(encode(sample_image(160, 160), "444"), restart=restart)
         jpeg = rewritten.jpeg
         index = rewritten.index
         interval = rewritten.interval

@@ -14,7 +14,7 @@ from PIL import Image
 from fastload._decode.backend import Filter
 from tests.corpus import photos
 from tests.decoding import LOWER_LEVELS, at_most, native, pixels_of
-from tests.jpeg_samples import decode, encode, picture
+from tests.jpeg_samples import decode, encode, sample_image
 
 
 def pillow(data: bytes, size: tuple[int, int]) -> NDArray[np.int_]:
@@ -62,7 +62,7 @@ def test_no_dct_scaling_below_a_factor_of_two() -> None:
 
 @pytest.mark.parametrize("how", [Filter.BILINEAR, Filter.NEAREST])
 def test_other_filters_never_use_dct_scaling(how: Filter) -> None:
-    data = encode(picture(400, 300), "420")
+    data = encode(sample_image(400, 300), "420")
     assert np.array_equal(
         pixels_of(native(), data, (50, 40), filter=how),
         pixels_of(native(), data, (50, 40), filter=how, exact=1),
@@ -101,7 +101,7 @@ def black_and_white(width: int, height: int) -> NDArray[np.uint8]:
 @pytest.mark.parametrize("sampling", ["420", "444", "gray"])
 @pytest.mark.parametrize(
     "image",
-    [picture(401, 299), black_and_white(401, 299)],
+    [sample_image(401, 299), black_and_white(401, 299)],
     ids=["gradient and noise", "black and white"],
 )
 def test_vector_code_equals_portable_code_after_scaling(

@@ -14,9 +14,9 @@ from PIL import Image, ImageOps
 from fastload._decode.backend import Filter, PixelFormat
 from tests.corpus import corpus_dir
 from tests.decoding import LOWER_LEVELS, at_most, native, pixels_of, raw_pixels, run
-from tests.jpeg_samples import decode, encode, picture
+from tests.jpeg_samples import decode, encode, sample_image
 
-DATA = encode(picture(90, 61), "444", 95)
+DATA = encode(sample_image(90, 61), "444", 95)
 WHOLE = decode(DATA)
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
@@ -44,7 +44,7 @@ def test_bgr_is_rgb_reversed() -> None:
     assert np.array_equal(
         assert_paths_agree(pixels=PixelFormat("nchw", "bgr")), WHOLE[:, :, ::-1].transpose(2, 0, 1)
     )
-    image = picture(31, 20)
+    image = sample_image(31, 20)
     assert np.array_equal(
         raw_pixels(native(), image, (31, 20), pixels=PixelFormat(color="bgr")), image[:, :, ::-1]
     )
@@ -54,14 +54,14 @@ def test_gray_is_luma() -> None:
     luma = np.asarray(Image.fromarray(WHOLE).convert("L")).astype(int)
     found = assert_paths_agree(pixels=PixelFormat(color="gray"), channels=1)[:, :, 0].astype(int)
     assert abs(found - luma).max() <= 2  # Pillow computes luma from rounded RGB
-    image = picture(31, 20)
+    image = sample_image(31, 20)
     raw = raw_pixels(native(), image, (31, 20), pixels=PixelFormat(color="gray"), channels=1)
     assert np.array_equal(raw[:, :, 0], np.asarray(Image.fromarray(image).convert("L")))
 
 
 @pytest.mark.parametrize("layout", ["nhwc", "nchw"])
 def test_a_gray_image_is_repeated_in_every_channel(layout: Any) -> None:
-    data = encode(picture(40, 30), "gray")
+    data = encode(sample_image(40, 30), "gray")
     found = pixels_of(native(), data, (20, 25), pixels=PixelFormat(layout))
     planes = found if layout == "nchw" else found.transpose(2, 0, 1)
     single = pixels_of(native(), data, (20, 25), pixels=PixelFormat(color="gray"), channels=1)[

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from fastload._common.native import core
 from tests.corpus import photos
 from tests.decoding import libjpeg_alone, native, pixels_of, run
-from tests.jpeg_samples import SAMPLINGS, decode, encode, encode_by_pillow, markers, picture
+from tests.jpeg_samples import SAMPLINGS, decode, encode, encode_by_pillow, markers, sample_image
 
 module: Any = core()
 pytestmark = pytest.mark.skipif(module is None, reason="not run: no native core")
@@ -61,7 +61,7 @@ def test_a_region_equals_the_whole_decode(
     part: Part, sampling: str, quality: int, restart: int
 ) -> None:
     width, height, scale, box = part
-    data = encode(picture(width, height), sampling, quality)
+    data = encode(sample_image(width, height), sampling, quality)
     if restart:
         data = module.rewrite(data, restart=restart).jpeg
     x0, y0, x1, y1 = box
@@ -72,7 +72,7 @@ def test_a_region_equals_the_whole_decode(
 @given(parts(), st.sampled_from(["444", "422", "420", "gray"]))
 def test_a_region_of_a_progressive_image_equals_the_whole_decode(part: Part, sampling: str) -> None:
     width, height, scale, box = part
-    data = encode_by_pillow(picture(width, height), sampling, progressive=True)
+    data = encode_by_pillow(sample_image(width, height), sampling, progressive=True)
     x0, y0, x1, y1 = box
     assert np.array_equal(region(data, scale, box), whole(data, scale)[y0:y1, x0:x1])
 
@@ -80,7 +80,7 @@ def test_a_region_of_a_progressive_image_equals_the_whole_decode(part: Part, sam
 def test_a_region_of_an_image_with_missing_scans() -> None:
     """libjpeg replaces missing scans by smoothing across blocks. The rewrite rejects such files."""
     jpeg, random = (
-        encode_by_pillow(picture(150, 110), "420", progressive=True),
+        encode_by_pillow(sample_image(150, 110), "420", progressive=True),
         np.random.default_rng(0),
     )
     scans = [place for place in range(len(jpeg)) if jpeg.startswith(b"\xff\xda", place)]
@@ -107,7 +107,7 @@ def test_a_region_of_an_image_with_missing_scans() -> None:
 def test_the_whole_decode_equals_simplejpeg(
     width: int, height: int, sampling: str, quality: int, restart: int
 ) -> None:
-    data = encode(picture(width, height), sampling, quality)
+    data = encode(sample_image(width, height), sampling, quality)
     data = module.rewrite(data, restart=restart).jpeg if restart else data
     assert np.array_equal(whole(data), decode(data))
 
@@ -126,7 +126,7 @@ def test_the_entropy_hook_gives_the_pixels_of_libjpeg(
     width, height, scale, box = part
     flat = np.full((height, width, 3), 90, np.uint8)
     noise = np.random.default_rng(quality).integers(0, 256, flat.shape, np.uint8)
-    data = encode((flat, noise, picture(width, height))[kind], sampling, quality)
+    data = encode((flat, noise, sample_image(width, height))[kind], sampling, quality)
     data = module.rewrite(data, restart=restart).jpeg if restart else data
     hooked = region(data, scale, box)
     with libjpeg_alone():
@@ -143,7 +143,7 @@ def test_the_entropy_hook_gives_the_pixels_of_libjpeg(
 def test_a_region_with_rare_sampling_equals_the_whole_decode(factors: str, scale: int) -> None:
     """With 4x2 and 2x4, libjpeg scales chroma less than the image and must still enlarge it."""
     width, height, random = 191, 150, np.random.default_rng(scale)
-    portable = b"P6 %d %d 255\n" % (width, height) + picture(width, height).tobytes()
+    portable = b"P6 %d %d 255\n" % (width, height) + sample_image(width, height).tobytes()
     jpeg = subprocess.run(
         ["cjpeg", "-sample", factors], input=portable, capture_output=True, check=True
     ).stdout
@@ -179,7 +179,7 @@ def test_photos_equal_simplejpeg() -> None:
 def test_a_restart_index_changes_no_pixel(
     width: int, height: int, sampling: str, restart: int, data: st.DataObject
 ) -> None:
-    rewritten = module.rewrite(encode(picture(width, height), sampling), restart=restart)
+    rewritten = module.rewrite(encode(sample_image(width, height), sampling), restart=restart)
     jpeg = rewritten.jpeg
     index = rewritten.index
     interval = rewritten.interval
@@ -208,7 +208,7 @@ def test_a_restart_index_changes_no_pixel(
 
 
 def test_a_wrong_index_never_changes_pixels() -> None:
-    rewritten = module.rewrite(encode(picture(320, 240), "420"), restart=2)
+    rewritten = module.rewrite(encode(sample_image(320, 240), "420"), restart=2)
     jpeg = rewritten.jpeg
     index = rewritten.index
     interval = rewritten.interval
@@ -240,14 +240,14 @@ def without(jpeg: bytes, marker: int) -> bytes:
 
 
 def test_tables_of_the_previous_image_are_not_used() -> None:
-    picked = encode(picture(64, 48), "420", 90)
+    picked = encode(sample_image(64, 48), "420", 90)
     for _ in range(3):
         assert pixels_of(native(), picked, (64, 48)).any()
         no_quantization = run(native(), [without(picked, 0xDB)] * 4, (64, 48))
         assert len(no_quantization.reasons) == 4
         assert "uantization table" in no_quantization.reasons[0]
         # Without Huffman tables the standard tables apply (motion JPEG), not the previous ones.
-        optimized = module.rewrite(encode(picture(64, 48, seed=3), "420", 30), restart=0).jpeg
+        optimized = module.rewrite(encode(sample_image(64, 48, seed=3), "420", 30), restart=0).jpeg
         sources = [optimized, without(picked, 0xC4)] * 4
         assert np.array_equal(
             run(native(), sources, (64, 48)).output[1::2],
@@ -256,7 +256,7 @@ def test_tables_of_the_previous_image_are_not_used() -> None:
 
 
 def test_libjpeg_decides_about_unexpected_markers() -> None:
-    jpeg = module.rewrite(encode(picture(64, 48), "444"), restart=2).jpeg
+    jpeg = module.rewrite(encode(sample_image(64, 48), "444"), restart=2).jpeg
     at = jpeg.index(b"\xff\xd0")
     with_fill_byte = jpeg[:at] + b"\xff" + jpeg[at:]
     assert np.array_equal(whole(with_fill_byte), decode(jpeg))
@@ -268,7 +268,7 @@ def test_libjpeg_decides_about_unexpected_markers() -> None:
 def test_damaged_data_give_the_same_result_with_and_without_the_hook() -> None:
     random = np.random.default_rng(5)
     jpegs = [
-        module.rewrite(encode(picture(48, 40, seed), sampling, 92), restart=restart).jpeg
+        module.rewrite(encode(sample_image(48, 40, seed), sampling, 92), restart=restart).jpeg
         for seed, (sampling, restart) in enumerate([("444", 0), ("420", 1), ("gray", 3)])
     ]
     accepted = 0
@@ -287,7 +287,7 @@ def test_damaged_data_give_the_same_result_with_and_without_the_hook() -> None:
 
 def test_an_extra_byte_before_a_stuffed_zero_gives_the_same_result() -> None:
     """libjpeg reads FF FF 00 as FF 00, but keeps values of its first attempt."""
-    jpeg = encode(picture(200, 160), "444", 97)
+    jpeg = encode(sample_image(200, 160), "444", 97)
     start = jpeg.index(b"\xff\xda") + 14
     places = [
         place for place in range(start, len(jpeg) - 2) if jpeg[place : place + 2] == b"\xff\0"

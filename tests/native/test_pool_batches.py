@@ -19,11 +19,11 @@ from fastload._common.native import core
 from fastload._decode.backend import Codec, DecodeBatch, DecodeResult, Status, new_requests
 from fastload.errors import ConfigError
 from tests.decoding import native, pixels_of
-from tests.jpeg_samples import encode, picture
+from tests.jpeg_samples import encode, sample_image
 
 pytestmark = pytest.mark.skipif(core() is None, reason="not run: no native core")
-SMALL = encode(picture(96, 64), "420")
-LARGE = encode(picture(1600, 1200), "444", 90)  # takes about 30 ms
+SMALL = encode(sample_image(96, 64), "420")
+LARGE = encode(sample_image(1600, 1200), "444", 90)  # takes about 30 ms
 
 
 def backend(threads: int = 2) -> Any:

@@ -15,12 +15,12 @@ from PIL import Image
 
 from fastload._common.native import core
 from tests.decoding import native, pixels_of
-from tests.jpeg_samples import encode, picture
+from tests.jpeg_samples import encode, sample_image
 
 pytestmark = pytest.mark.skipif(core() is None, reason="not run: no native core")
 ROOT = Path(__file__).resolve().parents[2]
-SMALL = encode(picture(96, 64), "420")
-LARGE = encode(picture(1600, 1200), "444", 90)  # takes about 30 ms
+SMALL = encode(sample_image(96, 64), "420")
+LARGE = encode(sample_image(1600, 1200), "444", 90)  # takes about 30 ms
 
 # Imports little, so that a child starts fast.
 PRELUDE = """

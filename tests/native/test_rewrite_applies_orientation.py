@@ -9,7 +9,7 @@ import pytest
 from PIL import Image, ImageOps
 
 from tests.corpus import corpus_dir
-from tests.jpeg_samples import SAMPLINGS, Pixels, decode, encode, picture
+from tests.jpeg_samples import SAMPLINGS, Pixels, decode, encode, sample_image
 
 core = pytest.importorskip("fastload._core", reason="not run: no native core")
 
@@ -66,25 +66,25 @@ def test_orientation_corpus() -> None:
 def test_every_orientation_and_sampling(sampling: str, orientation: int) -> None:
     for size in ((64, 32), (50, 32), (64, 29), (16, 16), (3, 5)):
         left = assert_same_pixels(
-            with_orientation(encode(picture(*size, seed=orientation), sampling), orientation)
+            with_orientation(encode(sample_image(*size, seed=orientation), sampling), orientation)
         )
         assert left in (orientation, 1)
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 def test_vertical_flip_is_applied_if_it_is_exact(sampling: str) -> None:
-    assert assert_same_pixels(with_orientation(encode(picture(333, 64), sampling), 4)) == (
+    assert assert_same_pixels(with_orientation(encode(sample_image(333, 64), sampling), 4)) == (
         4 if sampling == "440" else 1
     )
-    assert assert_same_pixels(with_orientation(encode(picture(333, 65), sampling), 4)) == 4
+    assert assert_same_pixels(with_orientation(encode(sample_image(333, 65), sampling), 4)) == 4
 
 
 def test_a_progressive_image_is_flipped() -> None:
     out = io.BytesIO()
-    Image.fromarray(picture(70, 48)).save(out, "JPEG", progressive=True)
+    Image.fromarray(sample_image(70, 48)).save(out, "JPEG", progressive=True)
     assert assert_same_pixels(with_orientation(out.getvalue(), 4)) == 1
 
 
 @pytest.mark.parametrize("value", [0, 9, 200])
 def test_an_invalid_orientation_is_ignored(value: int) -> None:
-    assert assert_same_pixels(with_orientation(encode(picture(64, 32), "444"), value)) == 1
+    assert assert_same_pixels(with_orientation(encode(sample_image(64, 32), "444"), value)) == 1

@@ -17,8 +17,8 @@ from tests.jpeg_samples import (
     encode,
     encode_by_pillow,
     markers,
-    picture,
     replace_frame,
+    sample_image,
 )
 
 core = pytest.importorskip("fastload._core", reason="not run: no native core")
@@ -73,7 +73,7 @@ def test_every_instruction_set_writes_the_same_bytes() -> None:
     if core.set_simd("avx2") != "avx2":
         pytest.skip("not run: no AVX2 and BMI2 on this processor")
     jpegs = [
-        encode(picture(130, 70), sampling, quality)
+        encode(sample_image(130, 70), sampling, quality)
         for sampling in SAMPLINGS
         for quality in (20, 92, 100)
     ]
@@ -89,13 +89,15 @@ def test_every_instruction_set_writes_the_same_bytes() -> None:
 def test_samplings_sizes_and_intervals(sampling: str) -> None:
     for (width, height), quality in itertools.product(SIZES, (20, 92, 100)):
         for restart in (-1, 0, 1, 3):
-            assert_same_pixels(encode(picture(width, height), sampling, quality), restart=restart)
+            assert_same_pixels(
+                encode(sample_image(width, height), sampling, quality), restart=restart
+            )
 
 
 @pytest.mark.parametrize("size", range(1, 18))
 def test_every_small_size(size: int) -> None:
     for sampling in SAMPLINGS:
-        assert_same_pixels(encode(picture(size, 18 - size), sampling), restart=1)
+        assert_same_pixels(encode(sample_image(size, 18 - size), sampling), restart=1)
 
 
 @pytest.mark.parametrize("sampling", ["444", "422", "420", "gray"])
@@ -114,7 +116,7 @@ def test_sources_with_other_encoder_options(sampling: str, options: dict[str, ob
     for (width, height), quality in itertools.product(SIZES, (50, 95)):
         for restart in (-1, 0, 2):
             assert_same_pixels(
-                encode_by_pillow(picture(width, height), sampling, quality, **options),
+                encode_by_pillow(sample_image(width, height), sampling, quality, **options),
                 restart=restart,
             )
 
@@ -125,7 +127,9 @@ def test_sources_with_other_encoder_options(sampling: str, options: dict[str, ob
 def test_blocks_beyond_the_edge_of_the_image(sampling: str, mcu: tuple[int, int]) -> None:
     """A reduced size in the header leaves blocks with contents that no decoder shows."""
     for restart_before, share in itertools.product((0, 1, 3), (0.01, 0.3, 0.5, 0.51, 0.9)):
-        jpeg = core.rewrite(encode(picture(128, 128), sampling, 95), restart=restart_before).jpeg
+        jpeg = core.rewrite(
+            encode(sample_image(128, 128), sampling, 95), restart=restart_before
+        ).jpeg
         frame = dict(markers(jpeg))[0xC0]
         width, height = (128 - math.floor(side * (1 - share)) for side in mcu)
         for restart in (0, 1, 2, 4):
@@ -194,7 +198,7 @@ def test_threads_rewrite_independently() -> None:
 
 
 def test_bytes_like_objects_are_accepted() -> None:
-    jpeg = encode(picture(40, 30), "420")
+    jpeg = encode(sample_image(40, 30), "420")
     expected = core.rewrite(jpeg).jpeg
     for data in (memoryview(jpeg), bytearray(jpeg), np.frombuffer(jpeg, np.uint8)):
         assert core.rewrite(data).jpeg == expected
@@ -212,7 +216,7 @@ def test_huffman_tables_contain_only_used_symbols() -> None:
 @pytest.mark.parametrize("sampling", ["444", "420"])
 def test_a_huffman_table_may_list_a_symbol_twice(sampling: str) -> None:
     """This is legal. Each of the two codes must be read with its own length."""
-    jpeg = encode(picture(130, 70), sampling)
+    jpeg = encode(sample_image(130, 70), sampling)
     # The standard AC tables end with these symbols, which no photograph contains.
     end_of_tables = b"\xf7\xf8\xf9\xfa"
     assert jpeg.count(end_of_tables) == 2

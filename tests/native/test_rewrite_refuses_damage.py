@@ -21,8 +21,8 @@ from tests.jpeg_samples import (
     encode,
     encode_by_pillow,
     markers,
-    picture,
     replace_frame,
+    sample_image,
 )
 
 core = pytest.importorskip("fastload._core", reason="not run: no native core")
@@ -30,7 +30,7 @@ core = pytest.importorskip("fastload._core", reason="not run: no native core")
 
 @pytest.fixture(autouse=True)
 def _good_image_still_works() -> Iterator[None]:
-    good = encode(picture(90, 50), "420")
+    good = encode(sample_image(90, 50), "420")
     before = core.rewrite(good).jpeg
     yield
     assert core.rewrite(good).jpeg == before
@@ -48,7 +48,7 @@ def frame_of(jpeg: bytes) -> bytes:
 
 
 def test_unsupported_codings_raise() -> None:
-    jpeg = encode(picture(30, 20), "444")
+    jpeg = encode(sample_image(30, 20), "444")
     frame = frame_of(jpeg)
     assert_rejected(replace_frame(jpeg, marker=0xC9), "arithmetic coding")
     assert_rejected(replace_frame(jpeg, marker=0xCA), "arithmetic coding")
@@ -71,7 +71,7 @@ def test_too_many_blocks_per_mcu_for_one_scan_raise(tmp_path: Path) -> None:
         ["cjpeg", "-sample", "2x2,2x2,2x2", "-scans", str(tmp_path / "scans")],
         check=True,
         capture_output=True,
-        input=b"P6 40 30 255\n" + picture(40, 30).tobytes(),
+        input=b"P6 40 30 255\n" + sample_image(40, 30).tobytes(),
     ).stdout
     assert_rejected(jpeg, "[Ss]ampling factors too large")
 
@@ -83,7 +83,7 @@ def test_files_that_are_not_jpegs_raise() -> None:
 
 def test_tables_of_the_previous_image_are_not_used() -> None:
     """libjpeg keeps its tables when an object is reused."""
-    jpeg = bytes(core.rewrite(encode(picture(30, 20), "444", 60), optimize=False).jpeg)
+    jpeg = bytes(core.rewrite(encode(sample_image(30, 20), "444", 60), optimize=False).jpeg)
 
     def without(marker: bytes) -> bytes:
         data = jpeg
@@ -91,7 +91,7 @@ def test_tables_of_the_previous_image_are_not_used() -> None:
             data = data[:at] + data[at + 2 + int.from_bytes(data[at + 2 : at + 4], "big") :]
         return data
 
-    core.rewrite(encode(picture(90, 50), "444", 20))
+    core.rewrite(encode(sample_image(90, 50), "444", 20))
     assert_rejected(without(b"\xdb"), "[Qq]uantization table")
     # Without Huffman tables the standard tables apply (motion JPEG). optimize=False wrote those.
     for fast in (True, False):
@@ -102,7 +102,7 @@ def test_tables_of_the_previous_image_are_not_used() -> None:
 
 @pytest.mark.parametrize("options", [{}, {"progressive": True}, {"restart_marker_blocks": 4}])
 def test_truncated_files_raise(options: dict[str, int]) -> None:
-    jpeg = encode_by_pillow(picture(60, 40), "420", 85, **options)
+    jpeg = encode_by_pillow(sample_image(60, 40), "420", 85, **options)
     for length in range(0, len(jpeg) - 1, 7):
         for fast in (True, False):
             with pytest.raises(core.BadJpeg):
@@ -113,7 +113,7 @@ def test_truncated_files_raise(options: dict[str, int]) -> None:
 
 def test_missing_scans_raise() -> None:
     """libjpeg smooths such an image and would not smooth the rewritten one."""
-    jpeg = encode_by_pillow(picture(60, 40), "420", progressive=True)
+    jpeg = encode_by_pillow(sample_image(60, 40), "420", progressive=True)
     starts = [at for at in range(len(jpeg)) if jpeg.startswith(b"\xff\xda", at)]
     assert len(starts) > 5
     for start in starts[1:]:
@@ -132,7 +132,7 @@ def test_missing_scans_raise() -> None:
 
 
 def test_damaged_data_raise() -> None:
-    jpeg = encode_by_pillow(picture(60, 40), "420", restart_marker_blocks=4)
+    jpeg = encode_by_pillow(sample_image(60, 40), "420", restart_marker_blocks=4)
     assert_rejected(jpeg.replace(b"\xff\xd1", b"\xff\xd2", 1), "found marker|[Cc]orrupt")
     assert_rejected(jpeg.replace(b"\xff\xd1", b"", 1), "[Cc]orrupt")
     assert_rejected(jpeg[:-2] + b"\1\2\3" * 9 + b"\xff\xd9", "extraneous bytes")
@@ -142,7 +142,7 @@ def test_damaged_data_raise() -> None:
 
 
 def test_harmless_oddities_give_a_warning_or_nothing() -> None:
-    jpeg = encode(picture(60, 40), "420")
+    jpeg = encode(sample_image(60, 40), "420")
     adobe = jpeg[:2] + b"\xff\xee\0\x0eAdobe\0\x64\0\0\0\0\x07" + jpeg[20:]
     for odd, word in ((jpeg[:11] + b"\x02" + jpeg[12:], "JFIF revision"), (adobe, "Adobe")):
         rewritten = core.rewrite(odd)
@@ -163,9 +163,9 @@ def test_flipped_bits_raise_or_keep_the_decoded_pixels() -> None:
     rng = np.random.default_rng(5)
     accepted = 0
     for jpeg in (
-        encode(picture(100, 70), "420"),
-        encode_by_pillow(picture(100, 70), "444", restart_marker_blocks=3),
-        encode_by_pillow(picture(100, 70), "420", progressive=True),
+        encode(sample_image(100, 70), "420"),
+        encode_by_pillow(sample_image(100, 70), "444", restart_marker_blocks=3),
+        encode_by_pillow(sample_image(100, 70), "420", progressive=True),
     ):
         for _ in range(150):
             damaged = bytearray(jpeg)
@@ -192,7 +192,7 @@ def test_limits_equal_the_python_limits() -> None:
 
 
 def test_images_beyond_the_limits_raise() -> None:
-    jpeg = encode(picture(64, 64), "444")
+    jpeg = encode(sample_image(64, 64), "444")
     frame = frame_of(jpeg)
 
     def sized(width: int, height: int) -> bytes:
@@ -207,7 +207,7 @@ def test_images_beyond_the_limits_raise() -> None:
 
 
 def test_too_many_scans_raise() -> None:
-    jpeg = encode_by_pillow(picture(16, 16), "444", progressive=True)
+    jpeg = encode_by_pillow(sample_image(16, 16), "444", progressive=True)
     start = jpeg.rindex(b"\xff\xda")
     scan = jpeg[start:-2]
     assert_rejected(jpeg[:-2] + scan * 130 + b"\xff\xd9", "scans: at most 128")

@@ -16,8 +16,8 @@ from tests.jpeg_samples import (
     encode,
     encode_by_pillow,
     markers,
-    picture,
     replace_frame,
+    sample_image,
 )
 
 core = pytest.importorskip("fastload._core", reason="not run: no native core")
@@ -41,7 +41,7 @@ def test_metadata_is_removed() -> None:
     exif = Image.Exif()
     exif[0x010E] = "a description"
     jpeg = encode_by_pillow(
-        picture(200, 100),
+        sample_image(200, 100),
         "420",
         progressive=True,
         exif=exif,
@@ -69,7 +69,7 @@ def test_metadata_is_removed() -> None:
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 @pytest.mark.parametrize("restart", [0, 1, 3, 8, 1000, -1])
 def test_restart_markers_match_the_index(sampling: str, restart: int) -> None:
-    jpeg = encode(picture(250, 130), sampling)
+    jpeg = encode(sample_image(250, 130), sampling)
     rewritten = core.rewrite(jpeg, restart=restart)
     written = rewritten.jpeg
     index = rewritten.index
@@ -91,7 +91,7 @@ def test_restart_markers_match_the_index(sampling: str, restart: int) -> None:
 
 def test_the_number_of_segments_follows_from_the_interval() -> None:
     # 4:2:0: 16 x 9 MCUs of 16x16 pixels
-    index = core.rewrite(encode(picture(250, 130), "420"), restart=5).index
+    index = core.rewrite(encode(sample_image(250, 130), "420"), restart=5).index
     assert len(index) - 1 == -(-16 * 9 // 5)
 
 
@@ -114,19 +114,19 @@ def test_the_automatic_interval_divides_the_row_and_costs_little() -> None:
 
 def test_no_restart_markers_if_they_cost_too_many_bytes() -> None:
     assert core.rewrite(encode(np.full((300, 300, 3), 90, np.uint8), "420")).interval == 0
-    assert core.rewrite(encode(picture(40, 8), "gray")).interval == 0
+    assert core.rewrite(encode(sample_image(40, 8), "gray")).interval == 0
 
 
 @pytest.mark.parametrize("restart", [-2, 65536, 10**9])
 def test_restart_out_of_range_raises(restart: int) -> None:
-    jpeg = encode(picture(20, 20), "444")
+    jpeg = encode(sample_image(20, 20), "444")
     with pytest.raises(ValueError, match="restart: expected"):
         core.rewrite(jpeg, restart=restart)
     assert core.rewrite(jpeg, restart=65535).interval == 65535
 
 
 def test_index_of_an_existing_jpeg() -> None:
-    pixels = picture(100, 60)
+    pixels = sample_image(100, 60)
     jpeg = encode_by_pillow(pixels, "420", restart_marker_blocks=2)
     index, interval = core.find_segments(jpeg)
     assert interval == 2
@@ -148,7 +148,7 @@ def test_index_of_an_existing_jpeg() -> None:
 
 def test_rgb_stays_rgb() -> None:
     """RGB declared by marker or by component names is declared by marker afterwards."""
-    pixels = picture(50, 40)
+    pixels = sample_image(50, 40)
     out = io.BytesIO()
     Image.fromarray(pixels).save(out, "JPEG", keep_rgb=True, quality=90)
     by_marker = out.getvalue()
@@ -168,7 +168,7 @@ def test_rgb_stays_rgb() -> None:
 
 def test_ycbcr_without_jfif_marker_is_declared() -> None:
     """libjpeg assumes YCbCr without JFIF and with odd ids, so the new file declares it."""
-    jpeg = encode(picture(50, 40), "422")
+    jpeg = encode(sample_image(50, 40), "422")
     at = jpeg.index(b"\xff\xe0")
     bare = jpeg[:at] + jpeg[at + 18 :]
     frame = dict(markers(bare))[0xC0]
@@ -186,7 +186,7 @@ def test_ycbcr_without_jfif_marker_is_declared() -> None:
 
 
 def test_gray_images_get_1x1_sampling() -> None:
-    jpeg = encode(picture(50, 41), "gray")
+    jpeg = encode(sample_image(50, 41), "gray")
     frame = dict(markers(jpeg))[0xC0]
     for factors in (0x11, 0x22, 0x41, 0x14):
         for fast in (True, False):
@@ -201,13 +201,13 @@ def test_gray_images_get_1x1_sampling() -> None:
 
 
 def test_an_extended_frame_becomes_baseline() -> None:
-    jpeg = encode(picture(50, 40), "420")
+    jpeg = encode(sample_image(50, 40), "420")
     assert core.rewrite(replace_frame(jpeg, marker=0xC1)).jpeg == core.rewrite(jpeg).jpeg
 
 
 def test_a_16_bit_quantization_table_stays_extended() -> None:
     """Baseline has no 16-bit tables. Pillow, simplejpeg and OpenCV read extended frames."""
-    narrow = encode(picture(50, 40), "420")
+    narrow = encode(sample_image(50, 40), "420")
     at = narrow.index(b"\xff\xdb\0\x43\0") + 5
     wide = b"".join(
         (value + 300 * (i > 40)).to_bytes(2, "big") for i, value in enumerate(narrow[at : at + 64])

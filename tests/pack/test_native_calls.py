@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from fastload._pack.shard import as_record
 from fastload._store.record import Part, encode_record
 from fastload.errors import ConfigError
-from tests.jpeg_samples import encode, picture
+from tests.jpeg_samples import encode, sample_image
 from tests.packing import file_of, pixels
 
 module: Any = pytest.importorskip("fastload._core", reason="not run: no native core")
@@ -66,7 +66,7 @@ def test_record_that_does_not_fit_is_reported_by_python(bad: list[Part]) -> None
 
 @pytest.mark.parametrize("sampling", ["gray", "444", "422", "420", "440", "411"])
 def test_common_jpeg_rewrite_equals_general_rewrite(sampling: str) -> None:
-    data = encode(picture(150, 90), sampling)
+    data = encode(sample_image(150, 90), sampling)
     rewritten = module.rewrite(data, restart=3)
     common = module.rewrite_common(data, 3)
     assert common.jpeg == rewritten.jpeg
@@ -77,8 +77,8 @@ def test_common_jpeg_rewrite_equals_general_rewrite(sampling: str) -> None:
 
 
 def test_unusual_and_damaged_jpegs_take_the_slow_path() -> None:
-    good = encode(picture(64, 48), "420")
-    odd_sampling = bytearray(encode(picture(64, 48), "444"))
+    good = encode(sample_image(64, 48), "420")
+    odd_sampling = bytearray(encode(sample_image(64, 48), "444"))
     frame = odd_sampling.index(b"\xff\xc0")
     odd_sampling[frame + 14] = 0x21  # the second component twice as wide as the first
     for data in (
@@ -96,7 +96,7 @@ def test_single_threaded_decode_equals_pool_decode() -> None:
     from fastload._decode.backend import DecodeBatch, new_requests
     from fastload._decode.native import NativeBackend
 
-    data = [encode(picture(100 + i, 80), "420") for i in range(5)]
+    data = [encode(sample_image(100 + i, 80), "420") for i in range(5)]
     requests = new_requests(5)
     requests["size"] = [len(one) for one in data]
     requests["out_w"], requests["out_h"] = 40, 30

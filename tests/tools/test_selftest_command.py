@@ -24,8 +24,8 @@ from fastload._tools.selftest.run import (
     usable_backends,
 )
 from fastload.errors import ConfigError, MissingPart
+from tests.gpu_backends import needs_nvimgcodec
 from tests.loading import wait_until
-from tests.nvjpeg_backend import needs_nvimgcodec
 
 ON_CPU = [entry.name for entry in CATALOG if entry.on_cpu]
 
