@@ -1,4 +1,4 @@
-"""python -m tools.makedata: same files for any number of samples and processes; a DEST with files is left alone."""
+"""python -m tools.makedata: reproducible files, and existing files are never overwritten."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def command(*arguments: str) -> subprocess.CompletedProcess[str]:
         ("captcha", 4, 12),  # the large ones: test_makedata_streets.py
     ],
 )
-def test_few_samples_are_the_beginning_of_many(
+def test_fewer_samples_are_a_prefix_of_more(
     tmp_path: Path, layout: str, few: int, many: int
 ) -> None:
     for name, n in (("few", few), ("many", many)):
@@ -62,7 +62,9 @@ def test_another_seed_gives_other_files(tmp_path: Path) -> None:
     assert not set(first.values()) & set(second.values())
 
 
-def test_processes_change_nothing_and_the_summary_is_printed(tmp_path: Path) -> None:
+def test_the_number_of_processes_does_not_change_files_and_the_summary_is_printed(
+    tmp_path: Path,
+) -> None:
     done = command("captcha", str(tmp_path / "two"), "--n", "6", "--seed", "5", "--jobs", "2")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("captcha: 6 samples, 6 JPEGs, ")
@@ -90,7 +92,7 @@ def test_a_folder_with_files_is_refused(
     assert (tmp_path / "keep.txt").read_text() == "mine"
 
 
-def test_a_file_is_refused_and_an_empty_folder_taken(
+def test_a_file_is_refused_and_an_empty_folder_is_accepted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").write_text("mine")
@@ -100,7 +102,7 @@ def test_a_file_is_refused_and_an_empty_folder_taken(
     assert main(["gray", str(tmp_path / "empty"), "--n", "1", "--jobs", "1"]) == 0
 
 
-def test_wrong_use_is_told_in_one_line(tmp_path: Path) -> None:
+def test_a_usage_error_is_one_line(tmp_path: Path) -> None:
     done = command("gray", str(tmp_path / "d"), "--n", "0")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "makedata: making a dataset: n is 0, expected 1 or more\n"

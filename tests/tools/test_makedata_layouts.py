@@ -1,4 +1,4 @@
-"""What each maker writes: files, kinds of JPEG, labels that agree with the pixels."""
+"""The files of each layout: kinds of JPEG, and labels that agree with the pixels."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_imagenet_has_class_folders_with_equal_shares(classes_dir: Path) -> None
         assert max(counts) - min(counts) <= 1
 
 
-def test_imagenet_files_are_of_the_kind_they_are_named_after(classes_dir: Path) -> None:
+def test_imagenet_files_have_the_kind_in_their_name(classes_dir: Path) -> None:
     seen = set()
     for path in classes_dir.rglob("*.jpg"):
         match = re.fullmatch(r"\d{6}_(420|422|444|gray)(p?)(?:_o([2-8]))?\.jpg", path.name)
@@ -55,27 +55,27 @@ def test_imagenet_files_are_of_the_kind_they_are_named_after(classes_dir: Path) 
             assert bool(image.info.get("progressive")) == bool(progressive)
             assert image.getexif().get(0x0112, 1) == int(orientation or 1)
         assert 1.5 <= bits(path) <= 5, path.name
-        seen |= {kind, progressive, "turned" if orientation else ""}
-    assert seen == {"420", "422", "444", "gray", "p", "", "turned"}
+        seen |= {kind, progressive, "rotated" if orientation else ""}
+    assert seen == {"420", "422", "444", "gray", "p", "", "rotated"}
 
 
-def test_imagenet_orientation_shows_the_same_picture(tmp_path: Path) -> None:
+def test_imagenet_orientation_preserves_the_displayed_image(tmp_path: Path) -> None:
     def first(name: str, oriented: float) -> list[Image.Image]:
         imagenet.make(tmp_path / name, n=10, seed=1, shares=imagenet.Shares(0, 0, 0, 0, oriented))
         paths = sorted((tmp_path / name / "train").rglob("*.jpg"), key=lambda path: path.name)
         return [Image.open(path) for path in paths]
 
     upright = first("upright", 0.0)
-    turned = first("turned", 1.0)
-    assert {image.getexif()[0x0112] for image in turned} >= {3, 6}
-    for a, b in zip(upright, turned, strict=True):
+    rotated = first("rotated", 1.0)
+    assert {image.getexif()[0x0112] for image in rotated} >= {3, 6}
+    for a, b in zip(upright, rotated, strict=True):
         shown = ImageOps.exif_transpose(b)
         assert shown.size == a.size
-        # 6 levels: both were compressed, in another direction, with the chroma halved
+        # Both were compressed with subsampled chroma, in different directions.
         assert np.abs(np.asarray(a, np.int16) - np.asarray(shown, np.int16)).mean() < 6
 
 
-def test_imagenet_classes_can_be_told_by_color(tmp_path: Path) -> None:
+def test_imagenet_classes_differ_in_color(tmp_path: Path) -> None:
     imagenet.make(tmp_path / "d", n=50, seed=5, n_classes=5, shares=imagenet.Shares(0, 0, 0, 0, 0))
     rows: dict[str, list[tuple[int, tuple[float, ...]]]] = {"train": [], "val": []}
     for split, found in rows.items():
@@ -94,7 +94,7 @@ def test_imagenet_classes_can_be_told_by_color(tmp_path: Path) -> None:
 
 
 def test_unknown_number_of_classes_is_refused_before_anything_is_written(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="31 asked for, expected 2 to 30"):
+    with pytest.raises(ValueError, match="n=31: expected 2 to 30 classes"):
         gray.make(tmp_path / "d", n=2, n_classes=31)
     assert not (tmp_path / "d").exists()
     assert gray.make(tmp_path / "d", n=2, n_classes=30).n_samples == 3
@@ -112,7 +112,7 @@ def test_gray_is_small_and_has_one_component(tmp_path: Path) -> None:
 
 
 def stripe_energy(path: Path) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
-    """Energy of the middle of a gray image per direction (10 of them), around the stripes' frequency."""
+    """Energy per direction (10 of them) at the frequency of the stripes, mid-image."""
     part = np.asarray(Image.open(path), np.float64)[32:96, 32:96]
     power = (
         np.abs(np.fft.fft2((part - part.mean()) * np.hanning(64)[:, None] * np.hanning(64))) ** 2
@@ -125,7 +125,7 @@ def stripe_energy(path: Path) -> np.ndarray[tuple[int, ...], np.dtype[np.float64
     return np.asarray(energy / energy.sum())
 
 
-def test_gray_classes_can_be_told_by_their_stripes(tmp_path: Path) -> None:
+def test_gray_classes_differ_in_their_stripes(tmp_path: Path) -> None:
     gray.make(tmp_path / "d", n=100, seed=4)
     rows = [
         (int(path.parent.name[1:3]) % 5, stripe_energy(path))
@@ -155,7 +155,8 @@ def test_captcha_keypoints_are_where_the_table_says(tmp_path: Path) -> None:
             assert len(x) > 40, f"no icon of color {color}: {row}"
             misses.append((x.mean() - float(row[f"x{k}"]), y.mean() - float(row[f"y{k}"])))
             assert np.hypot(*misses[-1]) < 1.2, row
-    # Pillow cuts fractions off and halved chroma can be moved: both once shifted every icon by half a pixel
+    # Regression: Pillow truncates fractions, and subsampled chroma can be shifted; both once moved
+    # every icon by half a pixel.
     assert np.abs(np.mean(misses, axis=0)).max() < 0.2
 
 

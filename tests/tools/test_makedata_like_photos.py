@@ -1,4 +1,4 @@
-"""Made photographs beside real ones: size as a JPEG and slope of the power spectrum."""
+"""Generated photographs compared with real ones: JPEG size and slope of the power spectrum."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SIDE = 256
 
 
 def power_slope(gray: NDArray[np.uint8]) -> float:
-    """Slope of log power over log frequency, 4 to 63 waves per 256 pixels, in the middle of the image."""
+    """Slope of log power over log frequency, 4 to 63 waves per 256 pixels, image center."""
     y, x = (gray.shape[0] - SIDE) // 2, (gray.shape[1] - SIDE) // 2
     window = np.hanning(SIDE)
     part = gray[y : y + SIDE, x : x + SIDE].astype(np.float64)
@@ -31,7 +31,7 @@ def measure(images: list[Image.Image]) -> tuple[NDArray[np.float64], NDArray[np.
     return bits, np.array([power_slope(np.asarray(image.convert("L"))) for image in images])
 
 
-def test_made_photographs_lie_in_the_middle_of_real_ones() -> None:
+def test_generated_photographs_are_within_the_range_of_real_ones() -> None:
     real = [Image.open(path).convert("RGB") for path in corpus.photos(60)]
     real_bits, real_slope = measure([image for image in real if min(image.size) >= SIDE])
     made_bits, made_slope = measure(

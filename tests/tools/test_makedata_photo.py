@@ -1,4 +1,4 @@
-"""Made photographs: as many bits as real ones, a natural spectrum, and the same bytes for the same seed."""
+"""Generated photographs: size like real ones, natural spectrum, same bytes for the same seed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def bits_per_pixel(image: Image.Image) -> float:
         (1920, 1280, 2),
     ],
 )
-def test_bits_per_pixel_are_those_of_photographs(width: int, height: int, n_seeds: int) -> None:
+def test_bits_per_pixel_match_real_photographs(width: int, height: int, n_seeds: int) -> None:
     for seed in range(n_seeds):
         image = draw(seed, width, height)
         assert (image.mode, image.size) == ("RGB", (width, height))
@@ -44,14 +44,14 @@ def test_bits_per_pixel_are_those_of_photographs(width: int, height: int, n_seed
 
 
 @pytest.mark.parametrize("bpp", [2.0, 2.6, 3.4])
-def test_asked_bits_per_pixel_are_met(bpp: float) -> None:
+def test_requested_bits_per_pixel_are_met(bpp: float) -> None:
     for seed in range(4):
         rng = np.random.default_rng(seed)
         image = photo.render(scene.random_scene(rng, 500, 375), rng, bpp=bpp)
         assert bits_per_pixel(image) == pytest.approx(bpp, rel=0.12), f"{seed = }"
 
 
-def test_same_seed_same_pixels_and_another_seed_others() -> None:
+def test_the_seed_decides_the_pixels() -> None:
     first = draw(3, 200, 150)
     again = draw(3, 200, 150)
     other = draw(4, 200, 150)
@@ -60,7 +60,7 @@ def test_same_seed_same_pixels_and_another_seed_others() -> None:
     assert np.abs(difference).mean() > 10
 
 
-def test_drawing_does_not_depend_on_what_was_drawn_before() -> None:
+def test_an_image_does_not_depend_on_earlier_images() -> None:
     alone = draw(5, 150, 100).tobytes()
     textures.tile.cache_clear()
     draw(6, 150, 100)
@@ -77,15 +77,15 @@ def test_texture_tiles_repeat_without_a_seam() -> None:
         assert seam < 1.5 * inside, kind
 
 
-def test_crop_goes_round_the_tile() -> None:
+def test_crop_wraps_around_the_tile() -> None:
     wide = textures.crop("stone", np.random.default_rng(0), width=2500, height=1100)
     assert wide.shape == (1100, 2500)
     np.testing.assert_array_equal(wide[:, : 2500 - textures.SIDE], wide[:, textures.SIDE :])
     np.testing.assert_array_equal(wide[: 1100 - textures.SIDE], wide[textures.SIDE :])
 
 
-def test_pictures_have_smooth_parts_and_edges() -> None:
-    """Noise of the same size would have neither: its blocks are all alike."""
+def test_images_have_smooth_parts_and_edges() -> None:
+    """Noise of the same size would have neither, because all its blocks are similar."""
     spreads = []
     for seed in range(6):
         gray = np.asarray(draw(seed, 512, 384).convert("L"), np.float32)

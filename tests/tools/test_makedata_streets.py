@@ -1,4 +1,4 @@
-"""Made streets: matrices, lane lines and the bird's eye mask agree with each other and with the pixels."""
+"""Generated streets: matrices, lane lines and the mask agree with each other and the pixels."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_openlane_lines_are_painted_where_uv_says(lanes: tuple[Path, list[Note]]
 
 
 def test_openlane_covered_points_are_not_visible(tmp_path: Path) -> None:
-    """Somewhere in these frames a car stands on a line; a point there has no road color, and says so."""
+    """A car covers a line in some frame: its points are marked invisible and show no road."""
     openlane.make(tmp_path / "d", n=4, seed=1)
     notes = [
         json.loads(path.read_text())
@@ -173,7 +173,7 @@ def test_nuscenes_layout(cameras: tuple[Path, list[Sample]]) -> None:
             assert set(np.unique(np.asarray(mask))) == {0, 1, 2, 3, 4}
 
 
-def test_nuscenes_cameras_look_all_around(cameras: tuple[Path, list[Sample]]) -> None:
+def test_nuscenes_cameras_cover_all_directions(cameras: tuple[Path, list[Sample]]) -> None:
     ahead = {
         name: np.array(cam["sensor2ego"])[:3, 2] for name, cam in cameras[1][0]["cams"].items()
     }
@@ -187,7 +187,7 @@ def test_nuscenes_cameras_look_all_around(cameras: tuple[Path, list[Sample]]) ->
 
 
 def luma_at_cells(dest: Path, sample: Sample, class_id: int) -> Array:
-    """Brightness of all pixels, in any camera, that show the middle of a mask cell of a class within 25 m."""
+    """Brightness of all pixels that show the middle of a mask cell of a class within 25 m."""
     mask = np.asarray(Image.open(dest / sample["bev_mask"]))
     row, col = np.nonzero(mask == class_id)
     ego = np.stack([49.75 - row / 2, 49.75 - col / 2, np.zeros(len(row)), np.ones(len(row))])
@@ -204,7 +204,7 @@ def luma_at_cells(dest: Path, sample: Sample, class_id: int) -> Array:
 
 
 def test_nuscenes_mask_agrees_with_the_images(cameras: tuple[Path, list[Sample]]) -> None:
-    """Paint is brighter than asphalt where the mask, taken through the matrices, says that there is paint."""
+    """The mask, projected with the matrices, marks paint where pixels are brighter."""
     dest, samples = cameras
     for sample in samples:
         road = luma_at_cells(dest, sample, 1)
@@ -213,9 +213,7 @@ def test_nuscenes_mask_agrees_with_the_images(cameras: tuple[Path, list[Sample]]
         assert divider.mean() > road.mean() + 15
 
 
-def test_few_frames_are_the_beginning_of_many(
-    tmp_path: Path, lanes: tuple[Path, list[Note]]
-) -> None:
+def test_fewer_frames_are_a_prefix_of_more(tmp_path: Path, lanes: tuple[Path, list[Note]]) -> None:
     openlane.make(tmp_path / "d", n=1, seed=8)
     files = [path for path in (tmp_path / "d").rglob("*") if path.is_file()]
     assert len(files) == 2
@@ -223,7 +221,7 @@ def test_few_frames_are_the_beginning_of_many(
         assert path.read_bytes() == (lanes[0] / path.relative_to(tmp_path / "d")).read_bytes()
 
 
-def test_few_samples_are_the_beginning_of_many(
+def test_fewer_samples_are_a_prefix_of_more(
     tmp_path: Path, cameras: tuple[Path, list[Sample]]
 ) -> None:
     nuscenes.make(tmp_path / "d", n=1, seed=3)
@@ -234,13 +232,13 @@ def test_few_samples_are_the_beginning_of_many(
         assert path.read_bytes() == (cameras[0] / path.relative_to(tmp_path / "d")).read_bytes()
 
 
-def test_box_footprint_turns_left() -> None:
+def test_box_footprint_rotates_counterclockwise() -> None:
     region = material("metal", np.random.default_rng(0))
     box = Box(10.0, 5.0, 0.0, np.pi / 2, 4.0, 2.0, 1.5, region=region, windows=region)
     np.testing.assert_allclose(sorted(box.footprint().tolist()), [[9, 3], [9, 7], [11, 3], [11, 7]])
 
 
-def test_polygons_are_cut_in_front_of_the_camera() -> None:
+def test_polygons_are_clipped_at_the_near_plane() -> None:
     pose = np.eye(4)
     pose[:3, :3] = rotation() @ OPTICAL
     pose[2, 3] = 1.5

@@ -43,7 +43,7 @@ def _icon(
     y, cb, cr = ycc(rgb)
     label = canvas.add(Region(y=y, cb=cb, cr=cr, kind="stone", gain=3.0, shade=3.0, depth=1.0))
     mask = shape_mask(
-        canvas.labels.size, shape, centre=at, radius=RADIUS, turn=float(rng.uniform(-0.3, 0.3))
+        canvas.labels.size, shape, center=at, radius=RADIUS, turn=float(rng.uniform(-0.3, 0.3))
     )
     canvas.labels.paste(label, mask=mask)
 

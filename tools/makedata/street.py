@@ -190,9 +190,9 @@ def _draw_tree(canvas: Canvas, camera: Camera, tree: Tree, *, depth: float) -> N
     crown = canvas.add(replace(tree.crown, depth=depth))
     rng = np.random.default_rng(tree.shape)
     for dx, dy, radius in rng.normal((0, 0, 2.0), (0.7, 0.7, 0.3), (4, 3)).tolist():
-        centre = (u + dx * scale, top + (dy + 0.6) * scale)
+        center = (u + dx * scale, top + (dy + 0.6) * scale)
         canvas.polygon(
-            blob(rng, centre=centre, radius=max(radius, 0.8) * scale, wobble=0.3, n=60), crown
+            blob(rng, center=center, radius=max(radius, 0.8) * scale, wobble=0.3, n=60), crown
         )
 
 

@@ -1,4 +1,5 @@
-"""Photo-like JPEGs from a seed, for `fastload demo` and `fastload selftest`. More layouts are in `tools/makedata`.
+"""Generates photo-like JPEGs from a seed, for `fastload demo` and `fastload selftest`.
 
-Same seed, numpy and Pillow: same bytes. Image i depends on the seed and i only.
+The same seed gives the same bytes with the same versions of NumPy and Pillow. Image i depends only
+on the seed and i. `tools/makedata` has more dataset layouts.
 """

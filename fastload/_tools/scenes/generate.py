@@ -1,4 +1,4 @@
-"""What all makers share: an empty folder to write to, work distributed over processes, a summary."""
+"""Shared by all generators: check the target folder, run work in processes, summarize."""
 
 from __future__ import annotations
 
@@ -98,7 +98,6 @@ def _collect(results: Iterable[R], total: int, on_progress: OnProgress) -> list[
 
 
 def finish(layout: str, dest: Path, *, n_samples: int) -> Made:
-    """Counts what stands in `dest`."""
     files = [path for path in dest.rglob("*") if path.is_file()]
     n_images = sum(path.suffix == ".jpg" for path in files)
     n_bytes = sum(path.stat().st_size for path in files)

@@ -1,7 +1,7 @@
-"""ImageNet-like class folders: train/<class>/*.jpg, val/<class>/*.jpg, of mixed sizes and JPEG kinds.
+"""ImageNet-like class folders, train/<class>/*.jpg and val/<class>/*.jpg, with mixed JPEG kinds.
 
-A file's name tells its kind: 000012_420.jpg (or 422, 444, gray); a `p` behind it means progressive, `_o6` means EXIF
-orientation 6.
+The file name contains the kind: 000012_420.jpg (or 422, 444, gray). A following `p` means
+progressive, and `_o6` means EXIF orientation 6.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from fastload._tools.scenes.photo import QUALITY, render
 from fastload._tools.scenes.scene import random_scene
 from fastload._tools.scenes.subject import class_names, paint_subject
 
-# In 300 photographs of ImageNet: 500x375 65 times, 500x333 30, 333x500 19, 375x500 18, 640x480 6, then a tail that a
-# few more sizes stand for. Odd ones on purpose: 333 and 375 are no multiples of an MCU.
+# 300 photographs of ImageNet: 65 of 500x375, 30 of 500x333, 19 of 333x500, 18 of 375x500, 6 of
+# 640x480, and a tail, which a few more sizes represent. 333 and 375 are not multiples of an MCU.
 _SIZES = (
     (500, 375),
     (375, 500),
@@ -47,7 +47,7 @@ _ORIENTATION_TAG = 0x0112
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """How many of the images (0 to 1) are of a kind; the rest is 4:2:0, baseline, upright."""
+    """The share (0 to 1) of each kind of image. The others are 4:2:0, baseline and upright."""
 
     yuv444: float = 0.25
     yuv422: float = 0.08
@@ -81,10 +81,9 @@ def _one(task: _Task) -> None:
     u_kind, u_progressive, u_oriented = rng.random(3)
     kind = _kind(float(u_kind), task.shares)
     progressive = bool(u_progressive < task.shares.progressive)
-    turned = int(
-        rng.integers(2, 9)
-    )  # drawn always: the shares change how a file is written, not its picture
-    orientation = turned if u_oriented < task.shares.oriented else 1
+    # Drawn for every image, so that the shares change the file but not the content of the image.
+    rotated = int(rng.integers(2, 9))
+    orientation = rotated if u_oriented < task.shares.oriented else 1
     canvas = random_scene(rng, width, height)
     paint_subject(canvas, rng, label=label)
     image = render(canvas, rng)
@@ -92,7 +91,8 @@ def _one(task: _Task) -> None:
         image = image.convert("L")
     if orientation != 1:
         image = image.transpose(_UNDO[orientation])
-    name = f"{task.index:06d}_{kind}{'p' * progressive}{f'_o{orientation}' if orientation != 1 else ''}.jpg"
+    suffix = "p" * progressive + (f"_o{orientation}" if orientation != 1 else "")
+    name = f"{task.index:06d}_{kind}{suffix}.jpg"
     exif = Image.Exif()
     exif[_ORIENTATION_TAG] = orientation
     image.save(
@@ -114,7 +114,7 @@ def make(
     shares: Shares | None = None,
     on_progress: run.OnProgress = run.ignore_progress,
 ) -> run.Made:
-    """n images to train on and n // 5 (at least one) to validate with; image i is of class i % n_classes."""
+    """Writes n training and n // 5 (at least one) validation images of class i % n_classes."""
     classes = tuple(class_names(n_classes))
     run.start(dest, n=n, seed=seed, jobs=jobs)
     tasks = []

@@ -1,7 +1,8 @@
-"""Turns a scene into a photo-like RGB image that costs a JPEG decoder as much as a real photograph does.
+"""Renders a scene as a photo-like RGB image that takes as long to decode as a real photograph.
 
-Flat synthetic images would make every decoder look fast: the time of a JPEG decode follows its bits. So the strength of
-the fine texture is solved for, image by image, until the JPEG has the size that a real photograph could have.
+The time of a JPEG decode depends on its size in bits, so flat synthetic images would make every
+decoder appear fast. The strength of the fine texture is therefore solved for each image, until
+the JPEG has the size of a real photograph.
 """
 
 from __future__ import annotations
@@ -26,13 +27,15 @@ _TEXTURE_LIMIT = 80.0
 _GRAIN_FROM = 1.5
 _GAIN_RANGE = (0.08, 9.0)
 
-# Real photographs (300 of ImageNet, ../shared/corpus/photos) written at quality 90, bits per pixel at 4:2:0: p5 1.25,
-# p25 1.90, p50 2.47, p75 3.16, p95 4.20; p50 of 4:4:4 3.05, of gray 2.19. Ours (200 of 500x375 and 375x500): 2.00,
-# 2.14, 2.45, 2.93, 3.66; 4:4:4 2.97, gray 2.19. The range keeps gray files above 1.5 and 4:4:4 ones below 5, from
-# 128x128 upwards; the header alone costs a 64x64 image 1.2 bits per pixel.
-# Slope of the radial power spectrum (log-log, 4 to 63 waves per 256 pixels, Hann window), p5, p50, p95: luminance
-# -3.29, -2.44, -1.59 in the 267 photographs that are in color and large enough, ours -3.20, -2.60, -1.91; Cb p50
-# -2.60, ours -3.03. tests/tools/test_makedata_like_photos.py measures a part of it again.
+# Bits per pixel at quality 90 and 4:2:0. Real photographs (300 of ImageNet,
+# ../shared/corpus/photos): p5 1.25, p25 1.90, p50 2.47, p75 3.16, p95 4.20; p50 of 4:4:4 3.05, of
+# gray 2.19. Generated (200 of 500x375 and 375x500): 2.00, 2.14, 2.45, 2.93, 3.66; 4:4:4 2.97, gray
+# 2.19. The range keeps gray files above 1.5 and 4:4:4 files below 5, from 128x128 upwards; the
+# header alone takes 1.2 bits per pixel of a 64x64 image.
+# Slope of the radial power spectrum (log-log, 4 to 63 waves per 256 pixels, Hann window), p5, p50,
+# p95: luminance -3.29, -2.44, -1.59 in the 267 photographs that are in color and large enough,
+# generated -3.20, -2.60, -1.91; Cb p50 -2.60, generated -3.03.
+# tests/tools/test_makedata_like_photos.py measures a part of this again.
 _MIDDLE_BPP, _BPP_RANGE = 2.45, (1.95, 3.8)
 
 
@@ -49,21 +52,24 @@ def photo(rng: np.random.Generator, width: int, height: int) -> Image.Image:
 
 
 def draw_bpp(rng: np.random.Generator) -> float:
-    """A size to aim at, in bits per pixel, spread as in real photographs but without their tails."""
+    """A target size in bits per pixel, distributed like real photographs without the tails."""
     return float(np.clip(_MIDDLE_BPP * np.exp(0.3 * rng.standard_normal()), *_BPP_RANGE))
 
 
 @dataclass(frozen=True, slots=True)
 class _Layers:
-    """What the luminance is added up from."""
+    """The layers whose sum is the luminance."""
 
     base: Plane  # light, color, shadows, sensor noise
-    detail: Plane  # the regions' own textures
+    detail: Plane  # textures of the regions
     grain: Plane  # the same everywhere
 
 
 def render(canvas: Canvas, rng: np.random.Generator, *, bpp: float | None = None) -> Image.Image:
-    """The scene as an RGB photograph of about `bpp` bits per pixel at quality 90, 4:2:0 (drawn at random if None)."""
+    """Renders the scene as an RGB image of about `bpp` bits per pixel at quality 90, 4:2:0.
+
+    None draws `bpp` at random.
+    """
     target = draw_bpp(rng) if bpp is None else bpp
     layers = _Layers(
         base=_structure(canvas, rng, noise=float(rng.uniform(0.35, 0.9)) * target),
@@ -76,14 +82,14 @@ def render(canvas: Canvas, rng: np.random.Generator, *, bpp: float | None = None
 
 
 def _per_pixel(labels: Image.Image, values: Sequence[float]) -> NDArray[np.uint8]:
-    """Each pixel's value of its region in 8 bits; Pillow's table lookup is twice as fast as numpy's."""
+    """The 8-bit value of each pixel's region. Pillow's lookup is twice as fast as NumPy's."""
     table = np.zeros(256, np.uint8)
     table[: len(values)] = np.clip(np.rint(values), 0, 255)
     return np.asarray(labels.point(table.tolist()))
 
 
 def _structure(canvas: Canvas, rng: np.random.Generator, *, noise: float) -> Plane:
-    """Luminance without fine texture: colors of the regions, light, soft shadows, lens blur, sensor noise."""
+    """Luminance without fine texture: region colors, light, shadows, lens blur, sensor noise."""
     width, height = canvas.width, canvas.height
     plane = textures.smooth(rng, width=width, height=height, cells=5)
     plane *= _per_pixel(canvas.labels, [r.shade for r in canvas.regions])
@@ -95,9 +101,9 @@ def _structure(canvas: Canvas, rng: np.random.Generator, *, noise: float) -> Pla
 
 
 def _shadow(canvas: Canvas, rng: np.random.Generator) -> Plane:
-    """Factor per pixel: darker beside a nearer thing, away from the light; a little lighter on the thing's own rim.
+    """Brightness factor per pixel: soft shadows next to nearer objects, and a light rim on them.
 
-    One blur of the depth map, shifted by the direction of the light, does it for all things at once.
+    One blur of the depth map, shifted by the direction of the light, covers all objects.
     """
     near = Image.fromarray(_per_pixel(canvas.labels, [255 * r.depth for r in canvas.regions]))
     step = 4
@@ -150,7 +156,7 @@ def _detail(canvas: Canvas, rng: np.random.Generator) -> Plane:
 def _chroma(
     canvas: Canvas, detail: Plane, rng: np.random.Generator
 ) -> tuple[Image.Image, Image.Image]:
-    """Cb and Cr at half the resolution (as a sensor's color filter gives), then enlarged; texture is weaker there."""
+    """Cb and Cr at half the resolution, like a sensor's color filter, enlarged; weaker texture."""
     height, width = detail[::2, ::2].shape
     planes = []
     for name, share in (("cb", -0.16), ("cr", 0.12)):
@@ -166,9 +172,11 @@ def _chroma(
 
 
 def _luma(layers: _Layers, gain: float) -> Image.Image:
-    """The layers added up; the texture saturates softly at _TEXTURE_LIMIT, or strong ones would turn black and white.
+    """The sum of the layers.
 
-    Where most of a picture is smooth, texture alone cannot reach the size; past _GRAIN_FROM it gets grainy all over.
+    Texture saturates softly at _TEXTURE_LIMIT, because strong texture would become black and
+    white. If most of an image is smooth, texture alone cannot reach the size, so above
+    _GRAIN_FROM grain is added everywhere.
     """
     plane = layers.detail * np.float32(min(gain, _GRAIN_FROM + 1))
     limit = np.abs(plane)
@@ -204,7 +212,10 @@ def _size_estimator(
 
 
 def _solve_gain(bits: Callable[[float], float], *, target: float) -> float:
-    """The gain that gives `target` within about 5 %: bits grow almost linearly with log(gain), so secants do it."""
+    """The gain that gives `target` within about 5 %.
+
+    Bits grow almost linearly with log(gain), so the secant method converges quickly.
+    """
     gain, now = 1.0, bits(1.0)
     slope = 1.0  # bits per e-fold of gain, typical; measured after the first step
     for _ in range(4):

@@ -1,7 +1,7 @@
-"""Scenes: which thing is where in a picture. It is a label map (one region number per pixel) and a list of regions.
+"""Scenes: a label map (one region number per pixel) and a list of regions.
 
-Drawing labels instead of colors lets `photo.render` give every pixel its material, light and shadow at once, in numpy,
-and lets the makers ask afterwards what is visible at a pixel.
+Scenes draw labels instead of colors. `photo.render` then computes material, light and shadow of
+all pixels at once in NumPy, and generators can query which region is visible at a pixel.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ MAX_REGIONS = 255  # the label map has 8 bits
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """What a part of the scene is made of, in units of 8-bit YCbCr."""
+    """The material of a part of the scene, in units of 8-bit YCbCr."""
 
     y: float
     cb: float
     cr: float
     kind: str  # texture, see textures.KINDS
-    gain: float  # how strong the texture is
-    shade: float  # how strong the light changes over it
-    depth: float = 0.0  # 0 = far, 1 = near: near things throw a soft shadow on what is behind them
+    gain: float  # strength of the texture
+    shade: float  # strength of the change of light
+    depth: float = 0.0  # 0 = far, 1 = near; near objects cast a soft shadow on farther ones
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +38,8 @@ class _Material:
     shade: float
 
 
-# Colors chosen by eye; the spread of Cb and Cr that comes out is near that of photographs (median of the standard
-# deviation 12.5, 300 real ones 10.3 and 9.7).
+# Colors chosen by eye. The resulting spread of Cb and Cr is close to that of photographs: the
+# median standard deviation is 12.5, and 10.3 and 9.7 in 300 real ones.
 _MATERIALS = {
     "sky": _Material((150, 185, 225), 22, "cloud", 2.0, 10),
     "overcast": _Material((208, 212, 216), 18, "cloud", 3.0, 10),
@@ -95,7 +95,7 @@ def ycc(rgb: Sequence[float]) -> tuple[float, float, float]:
 
 
 def material(name: str, rng: np.random.Generator, *, depth: float = 0.0) -> Region:
-    """A piece of the named material, lighter or darker and a little off in color, as no two pieces are the same."""
+    """A region of the named material with random variations of brightness and color."""
     m = _MATERIALS[name]
     y, cb, cr = ycc(m.rgb)
     bright, warm, tint, rough = rng.standard_normal(4)
@@ -148,14 +148,14 @@ class Canvas:
 
 
 def whole_pixels(points: NDArray[np.floating]) -> list[tuple[int, int]]:
-    """Points as Pillow should get them: it cuts fractions off, which moves everything by half a pixel."""
+    """Rounds points, because Pillow truncates them, which would shift shapes by half a pixel."""
     return [(int(x), int(y)) for x, y in np.rint(points).tolist()]
 
 
 def blob(
     rng: np.random.Generator,
     *,
-    centre: tuple[float, float],
+    center: tuple[float, float],
     radius: float,
     wobble: float = 0.22,
     n: int = 48,
@@ -170,24 +170,24 @@ def blob(
     flat, turn = rng.uniform(0.45, 1.0), rng.uniform(0, np.pi)
     x, y = radius * r * np.cos(t), radius * flat * r * np.sin(t)
     c, s = np.cos(turn), np.sin(turn)
-    return np.stack([centre[0] + c * x - s * y, centre[1] + s * x + c * y], axis=1)
+    return np.stack([center[0] + c * x - s * y, center[1] + s * x + c * y], axis=1)
 
 
 def box(
-    rng: np.random.Generator, *, centre: tuple[float, float], radius: float
+    rng: np.random.Generator, *, center: tuple[float, float], radius: float
 ) -> NDArray[np.float64]:
-    """A four-sided outline (4, 2), as man-made things have."""
+    """A four-sided outline (4, 2), typical of man-made objects."""
     t = (
         np.array([0.25, 0.75, 1.25, 1.75]) * np.pi
         + rng.normal(0, 0.12, 4)
         + rng.choice([0.0, rng.uniform(0, np.pi)])
     )
     flat = rng.uniform(0.35, 1.0)
-    return np.stack([centre[0] + radius * np.cos(t), centre[1] + radius * flat * np.sin(t)], axis=1)
+    return np.stack([center[0] + radius * np.cos(t), center[1] + radius * flat * np.sin(t)], axis=1)
 
 
 def scatter(canvas: Canvas, rng: np.random.Generator, *, region: Region, n: int) -> None:
-    """A heap of n small leaves (stones, people far away …) of one material around a random place."""
+    """Draws n small ellipses of one material around a random point: leaves, stones, crowds."""
     shades = [
         canvas.add(replace(region, y=float(np.clip(region.y + d, 8, 248))))
         for d in rng.normal(0, 18, 6)
@@ -207,7 +207,7 @@ def scatter(canvas: Canvas, rng: np.random.Generator, *, region: Region, n: int)
 def ridge(
     canvas: Canvas, rng: np.random.Generator, *, level: float, rough: float, region: Region
 ) -> None:
-    """Everything below an uneven line at `level` (0 top, 1 bottom) becomes the region: hills, a table, the ground."""
+    """Fills everything below an uneven line at `level` (0 top, 1 bottom): hills, table, ground."""
     n = 33
     walk = np.cumsum(rng.normal(0, 1, n))
     walk -= np.linspace(walk[0], walk[-1], n)
@@ -218,23 +218,23 @@ def ridge(
 
 
 def things(canvas: Canvas, rng: np.random.Generator, *, n: int, largest: float = 0.5) -> None:
-    """n things in front of each other, large ones behind, some of them with parts of another material."""
+    """Draws n overlapping objects, largest first, some with parts of another material."""
     sizes = np.sort(rng.uniform(0.12, largest, n))[::-1]
     for i, size in enumerate(sizes):
         depth = 0.25 + 0.75 * (i + 1) / n
-        centre = (rng.uniform(0, canvas.width), canvas.height * rng.uniform(0.25, 1.0))
+        center = (rng.uniform(0, canvas.width), canvas.height * rng.uniform(0.25, 1.0))
         outline = blob if rng.random() < 0.6 else box
         radius = float(size) * canvas.unit
         main = canvas.add(material(str(rng.choice(_THINGS)), rng, depth=depth))
-        canvas.polygon(outline(rng, centre=centre, radius=radius), main)
+        canvas.polygon(outline(rng, center=center, radius=radius), main)
         for _ in range(int(rng.integers(0, 4))):
             part = canvas.add(material(str(rng.choice(_THINGS)), rng, depth=depth))
-            at = (centre[0] + rng.normal(0, 0.3) * radius, centre[1] + rng.normal(0, 0.3) * radius)
-            canvas.polygon(outline(rng, centre=at, radius=radius * rng.uniform(0.1, 0.35)), part)
+            at = (center[0] + rng.normal(0, 0.3) * radius, center[1] + rng.normal(0, 0.3) * radius)
+            canvas.polygon(outline(rng, center=at, radius=radius * rng.uniform(0.1, 0.35)), part)
 
 
 def random_scene(rng: np.random.Generator, width: int, height: int) -> Canvas:
-    """Outdoors, indoors or a close-up: a far background, a ground, things, small stuff."""
+    """An outdoor or indoor scene: background, ground, objects and small details."""
     canvas = Canvas(width, height, material(str(rng.choice(_FAR)), rng))
     outdoors = rng.random() < 0.65
     if outdoors:

@@ -1,4 +1,4 @@
-"""The thing a class is named after, painted large into a scene; it can be learned from color, outline or stripes."""
+"""Draws the subject of a class into a scene. Its color, outline and stripes can be learned."""
 
 from __future__ import annotations
 
@@ -18,23 +18,22 @@ _COLORS = {
     "yellow": (222, 186, 40),
     "violet": (150, 60, 170),
 }
-MAX_CLASSES = len(SHAPES) * len(
-    _COLORS
-)  # 6 and 5 have no common divisor, so (k % 6, k % 5) meets every pair once
+# 6 and 5 have no common divisor, so (k % 6, k % 5) reaches every pair once.
+MAX_CLASSES = len(SHAPES) * len(_COLORS)
 
 
 def class_names(n: int) -> list[str]:
     """Names of the first n classes, sorted in the order of their labels."""
     if not 2 <= n <= MAX_CLASSES:
-        raise ValueError(f"naming classes: {n} asked for, expected 2 to {MAX_CLASSES}")
+        raise ValueError(f"n={n}: expected 2 to {MAX_CLASSES} classes")
     colors = tuple(_COLORS)
     return [f"c{k:02d}_{colors[k % len(colors)]}_{SHAPES[k % len(SHAPES)]}" for k in range(n)]
 
 
 def outline(
-    shape: str, *, centre: tuple[float, float], radius: float, turn: float = 0.0
+    shape: str, *, center: tuple[float, float], radius: float, turn: float = 0.0
 ) -> NDArray[np.float64]:
-    """Corners (n, 2) of a shape whose centre of mass is `centre`; discs and rings are polygons of 64 corners."""
+    """Corners (n, 2) of a shape with this center of mass; discs and rings have 64 corners."""
     n, inner = {
         "disc": (64, 1.0),
         "ring": (64, 1.0),
@@ -45,23 +44,23 @@ def outline(
     }[shape]
     t = np.arange(n) * 2 * np.pi / n + turn - np.pi / 2
     r = np.where(np.arange(n) % 2 == 1, inner, 1.0) * radius
-    return np.stack([centre[0] + r * np.cos(t), centre[1] + r * np.sin(t)], axis=1)
+    return np.stack([center[0] + r * np.cos(t), center[1] + r * np.sin(t)], axis=1)
 
 
 def shape_mask(
     size: tuple[int, int],
     shape: str,
     *,
-    centre: tuple[float, float],
+    center: tuple[float, float],
     radius: float,
     turn: float = 0.0,
 ) -> Image.Image:
-    """255 where the shape is."""
+    """A mask that is 255 inside the shape."""
     mask = Image.new("L", size)
     draw = ImageDraw.Draw(mask)
-    draw.polygon(whole_pixels(outline(shape, centre=centre, radius=radius, turn=turn)), fill=255)
+    draw.polygon(whole_pixels(outline(shape, center=center, radius=radius, turn=turn)), fill=255)
     if shape == "ring":
-        draw.polygon(whole_pixels(outline("disc", centre=centre, radius=radius * 0.55)), fill=0)
+        draw.polygon(whole_pixels(outline("disc", center=center, radius=radius * 0.55)), fill=0)
     return mask
 
 
@@ -72,20 +71,20 @@ def _stripes(size: tuple[int, int], *, angle: float, period: float) -> Image.Ima
 
 
 def paint_subject(canvas: Canvas, rng: np.random.Generator, *, label: int) -> None:
-    """Paints the thing of class `label`: outline, color and the direction of its stripes belong to the class."""
+    """Paints the subject of class `label`, which decides outline, color and stripe direction."""
     shape = SHAPES[label % len(SHAPES)]
     y, cb, cr = ycc(list(_COLORS.values())[label % len(_COLORS)])
     region = Region(
         y=y + float(rng.normal(0, 8)), cb=cb, cr=cr, kind="cloth", gain=7.0, shade=12.0, depth=1.0
     )
     u = canvas.unit
-    centre = (
+    center = (
         canvas.width / 2 + float(rng.normal(0, 0.08)) * u,
         canvas.height / 2 + float(rng.normal(0, 0.06)) * u,
     )
     radius = float(rng.uniform(0.27, 0.42)) * u
     mask = shape_mask(
-        canvas.labels.size, shape, centre=centre, radius=radius, turn=float(rng.normal(0, 0.12))
+        canvas.labels.size, shape, center=center, radius=radius, turn=float(rng.normal(0, 0.12))
     )
     canvas.labels.paste(canvas.add(region), mask=mask)
     angle = np.pi * (label % len(_COLORS)) / len(_COLORS) + float(rng.normal(0, 0.06))

@@ -1,7 +1,8 @@
-"""Tileable textures, made once per process: what grass, cloth, wood and foliage look like from close by.
+"""Tileable textures of grass, cloth, wood, foliage and others, created once per process.
 
-Every texture is a float32 square of side SIDE that repeats without a seam, has mean 0 and standard deviation 1.
-Noise of 1920x1280 by FFT takes 82 ms a plane, a crop with wrap-around of a cached tile 1 ms (median of 7).
+Every texture is a float32 square of side SIDE that repeats without a seam, with mean 0 and standard
+deviation 1. Noise of 1920x1280 by FFT takes 82 ms per plane; a crop of a cached tile with
+wrap-around takes 1 ms (median of 7).
 """
 
 from __future__ import annotations
@@ -29,7 +30,10 @@ def _unit(field: NDArray[np.floating]) -> Plane:
 def _spectrum(
     rng: np.random.Generator, *, power: float, stretch: float = 1.0, low: float = 0.0
 ) -> Plane:
-    """Noise with amplitude 1/f**power; `stretch` > 1 makes it streaky along x, `low` damps waves per tile below it."""
+    """Noise with amplitude 1/f**power.
+
+    `stretch` > 1 makes streaks along x; `low` damps frequencies below it (waves per tile).
+    """
     fy = np.fft.fftfreq(SIDE)[:, None] * SIDE
     fx = np.fft.rfftfreq(SIDE)[None, :] * SIDE
     f = np.hypot(fy / stretch, fx * stretch)
@@ -66,7 +70,7 @@ def _fur(rng: np.random.Generator) -> Plane:
 
 
 def _cloth(rng: np.random.Generator) -> Plane:
-    """A weave: two gratings of whole periods per tile, bent a little, over stone-like unevenness."""
+    """A weave: two slightly bent gratings with whole periods per tile, over stone-like noise."""
     y, x = np.mgrid[0:SIDE, 0:SIDE].astype(np.float32) * np.float32(2 * np.pi / SIDE)
     bend = _spectrum(rng, power=2.2) * 1.6
     weave = np.sin(230 * x + bend) + np.sin(190 * y + bend * 0.7)
@@ -74,18 +78,18 @@ def _cloth(rng: np.random.Generator) -> Plane:
 
 
 def _leaves(rng: np.random.Generator) -> Plane:
-    """Overlapping small discs with sizes ~ r**-3 (the "dead leaves" model): foliage, pebbles, crowds."""
+    """Overlapping discs with sizes ~ r**-3 (the "dead leaves" model): foliage, pebbles, crowds."""
     tile = Image.new("F", (SIDE, SIDE))
     draw = ImageDraw.Draw(tile)
     n = 9_000
     r_min, r_max = 3.0, 40.0
     radius = (rng.random(n) * (r_max**-2 - r_min**-2) + r_min**-2) ** -0.5
     flat = rng.uniform(0.35, 1.0, n)
-    centre = rng.uniform(0, SIDE, (n, 2))
+    center = rng.uniform(0, SIDE, (n, 2))
     shade = rng.normal(0, 1, n)
     swap = rng.random(n) < 0.5
     for i in np.argsort(-radius * rng.uniform(0.3, 1.0, n)):
-        r, (cx, cy) = radius[i], centre[i]
+        r, (cx, cy) = radius[i], center[i]
         rx, ry = (r, r * flat[i]) if swap[i] else (r * flat[i], r)
         for ox in (0, SIDE) if cx < r_max else (0, -SIDE) if cx > SIDE - r_max else (0,):
             for oy in (0, SIDE) if cy < r_max else (0, -SIDE) if cy > SIDE - r_max else (0,):
@@ -116,16 +120,19 @@ KINDS = tuple(_MAKERS)
 
 
 @cache
-def tile(kind: str, turned: bool) -> Plane:
-    """The cached tile of a kind, or its transpose (a copy: reading across memory is slow); read only, it is shared."""
+def tile(kind: str, transposed: bool) -> Plane:
+    """The shared, read-only tile of a kind.
+
+    The transposed tile is a copy, because reading across memory is slow.
+    """
     rng = np.random.default_rng([_BANK_SEED, KINDS.index(kind)])
-    made = tile(kind, False).T.copy() if turned else _MAKERS[kind](rng)
+    made = tile(kind, False).T.copy() if transposed else _MAKERS[kind](rng)
     made.flags.writeable = False
     return made
 
 
 def crop(kind: str, rng: np.random.Generator, *, width: int, height: int) -> Plane:
-    """A random height x width window of the endless texture; mirrored and transposed at random."""
+    """A random height x width window of the repeated texture, flipped and transposed at random."""
     mirror_y, mirror_x, transpose = rng.random(3) < 0.5
     y, x = (int(v) for v in rng.integers(0, SIDE, 2))
     source = tile(kind, bool(transpose))[:: -1 if mirror_y else 1, :: -1 if mirror_x else 1]
@@ -145,7 +152,7 @@ def crop(kind: str, rng: np.random.Generator, *, width: int, height: int) -> Pla
 
 
 def smooth(rng: np.random.Generator, *, width: int, height: int, cells: int = 6) -> Plane:
-    """A slowly changing field (about `cells` bumps along the longer side), standard deviation about 1."""
+    """A smooth random field with about `cells` bumps along the longer side and deviation 1."""
     longer = max(width, height)
     small = rng.standard_normal((cells * height // longer + 3, cells * width // longer + 3)).astype(
         np.float32
