@@ -1,15 +1,17 @@
-"""Compares the speed of two source trees: every round measures both, one right after the other.
+"""Compares the speed of two source trees. Every round measures both.
 
-    python benchmarks/before_after.py BEFORE AFTER [--rounds 5] [--processes 3] [--only NAME] [--json FILE]
+    python benchmarks/before_after.py BEFORE AFTER [--rounds 5] [--processes 3] [--only NAME]
 
-BEFORE and AFTER are clones of fastload. A clone with ``.venv/bin/python`` is measured with that interpreter; any other
-is put on the PYTHONPATH of this interpreter, so it must contain the compiled core. Each tree packs the images itself and
-is used through its public API only, so the two may differ in module paths, format and native interface.
+BEFORE and AFTER are clones of fastload. A clone with ``.venv/bin/python`` is measured with that
+interpreter. Any other clone is put on the PYTHONPATH of this interpreter, so it must contain the
+compiled core. Each tree packs the images itself and is used only through its public API, so the two
+may differ in module paths, format and native interface.
 
-The measurements are the essential ones of load.py (photographs, small grayscale JPEGs, raw pixels, other orders) and the
-kinds of work of decode.py (crop with and without an index, downscaling, whole images, images as stored), all through
-``fastload.DataLoader``. A round is one epoch; ratios are taken round by round, and the tree that runs first alternates.
-Every process is started anew ``--processes`` times, because memory layout alone can move a figure by some percent.
+The measurements are the main ones of load.py (photographs, small grayscale JPEGs, raw pixels, other
+orders) and the works of decode.py (crop with and without an index, downscaling, whole images,
+stored size), all through ``fastload.DataLoader``. A round is one epoch. Ratios are taken per round,
+and the tree that runs first alternates. Every process is restarted ``--processes`` times, because
+the memory layout alone can change a figure by some percent.
 
 Pass the same tree twice to see the noise of the machine.
 """
@@ -35,7 +37,7 @@ STD = (0.229, 0.224, 0.225)
 
 @dataclass(frozen=True)
 class Work:
-    """One measurement: a dataset, packed with ``pack``, loaded with the transforms that ``steps`` names."""
+    """One measurement: a dataset packed with ``pack`` and loaded with the transforms ``steps``."""
 
     name: str
     images: str  # the folder of source images
@@ -61,7 +63,7 @@ WORKS = (
 
 @dataclass(frozen=True)
 class Epoch:
-    """What one child measured in one round."""
+    """The figures of one child process in one round."""
 
     images_per_s: float
     cpu_ms_per_image: float
@@ -69,7 +71,7 @@ class Epoch:
 
 @dataclass(frozen=True)
 class Comparison:
-    """All rounds of one work; the ratios are above 1 where the second tree is faster."""
+    """All rounds of one work. Ratios above 1 mean that the second tree is faster."""
 
     work: str
     threads: int
@@ -94,7 +96,7 @@ class Comparison:
 
 
 class Tree:
-    """One source tree: starts children that measure it."""
+    """One source tree, measured by child processes."""
 
     def __init__(self, path: Path) -> None:
         self.path = path.resolve()
@@ -105,12 +107,12 @@ class Tree:
             self._environment["PYTHONPATH"] = str(self.path)
 
     def start(self, job: dict[str, Any], folder: Path) -> Child:
-        """Runs ``job`` in a new process; ``folder`` is its working directory, which must hold no package."""
+        """Runs ``job`` in a new process in the working directory ``folder``, without packages."""
         command = [self.python, str(Path(__file__).resolve()), "--child", json.dumps(job)]
         return Child(command, self._environment, folder)
 
     def describe(self, folder: Path) -> dict[str, str]:
-        """Commit, interpreter and versions, and that the tree measures itself."""
+        """Commit, interpreter and versions. Checks that the child imports this tree."""
         with self.start({"describe": str(self.path)}, folder) as child:
             facts: dict[str, str] = child.answer()
         if not Path(facts["module"]).is_relative_to(self.path):
@@ -141,7 +143,7 @@ class Child:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            raise SystemExit(f"a child ended with exit code {self._process.wait()}")
+            raise SystemExit(f"a child process ended with exit code {self._process.wait()}")
         return json.loads(line)
 
     def run_epoch(self) -> Epoch:
@@ -164,7 +166,7 @@ class Child:
 def compare(
     work: Work, trees: Sequence[Tree], folder: Path, *, threads: int, rounds: int, processes: int
 ) -> Comparison:
-    """``processes`` times ``rounds`` rounds of both trees; the first epoch of a process does not count."""
+    """Measures both trees; the first epoch of a process does not count."""
     found: tuple[list[Epoch], list[Epoch]] = ([], [])
     for process in range(processes):
         children = [
@@ -183,7 +185,7 @@ def compare(
 
 
 def _packed(work: Work, trees: Sequence[Tree], folder: Path) -> list[Path]:
-    """The dataset of ``work``, packed by each tree once."""
+    """The dataset of ``work``, packed once by each tree."""
     options = "-".join(f"{name}={value}" for name, value in work.pack)
     paths = [folder / f"{work.images}-{options}-{number}" for number in (0, 1)]
     for tree, path in zip(trees, paths, strict=True):
@@ -195,7 +197,7 @@ def _packed(work: Work, trees: Sequence[Tree], folder: Path) -> list[Path]:
 
 
 def write_images(folder: Path, *, copies: int, small: int, mosaics: int) -> None:
-    """The source images: photographs of the corpus, mosaics of them, and small crops in gray and color."""
+    """Writes the source images: photographs, mosaics of them, and small gray and color crops."""
     import numpy as np
     import simplejpeg
     from PIL import Image
@@ -234,7 +236,7 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def spread(values: Sequence[float], spec: str) -> str:
-    """Median and quartiles."""
+    """Median and quartiles as text."""
     if len(values) < 2:
         return f"{values[0]:{spec}}"
     low, median, high = statistics.quantiles(values, n=4, method="inclusive")
@@ -299,8 +301,8 @@ def _machine() -> str:
 
 
 def child(job: dict[str, Any]) -> None:
-    """The measuring process: imports fastload of the tree that its interpreter belongs to."""
-    del sys.path[0]  # the folder of this file, whose modules must not hide others
+    """Runs in the measuring process and imports fastload from the tree of its interpreter."""
+    del sys.path[0]  # the folder of this file, whose modules must not shadow others
     import fastload
 
     if "describe" in job:

@@ -1,4 +1,4 @@
-"""The sections of docs/benchmarks.md about fastload's own parts: the core, the loader, the packer; and of any other record."""
+"""The sections of docs/benchmarks.md about the native core, the loader and the packer."""
 
 from __future__ import annotations
 
@@ -13,22 +13,27 @@ from fastload._tools.bench.measure import number
 Found = Mapping[str, Any]
 Section = tuple[list[str], dict[str, str]]  # paragraphs, plots by file name
 ABOUT = ("machine", "versions", "commit", "source", "workers", "dataset")
-GAINS = """Threads of the pool beside one, and beside that bare loops over the same samples in as many processes, which share nothing: much
-more than those reach, the machine does not have. *Busy* is the share of their time that the pool's threads spend inside samples."""
-STAGES = """Where a sample's time goes on one thread, in microseconds, at each level of vector code that the processor has; the levels
-take turns. The bar is on what the resize takes of the decode's time."""
-HANDOVER = """What handing over costs on one thread: time outside the samples in percent of the time inside them, of the pool (submitting,
-queueing, waking up, collecting) and of a bare C++ loop over the same calls. The bar is on what the pool has more."""
-EVENNESS = """*Batches of ...: p99 / p50* is the time between batches for a consumer that only takes them: the 99th percentile of all
-rounds' gaps, each over the median of its own epoch; *low* and *high* are the quartiles of what other epochs of the same kind would give.
-The bare core shows what is not the loader's: batches of different photographs are different work. With one batch again and again it
-always does the same work, and what varies is the machine. Gaps in which the host of this virtual machine took more than a twentieth of the
-processors' time are left out, and counted. The bar is for batches of 256. In those of 64 photographs do not even out, and slow moments of
-a virtual machine last as long as a batch does: the bare core shows both."""
+GAINS = """Speedup of the thread pool over fewer threads, next to the speedup of bare loops over the
+same samples in as many processes. The processes share nothing, so they show what the machine can
+deliver. *Busy* is the share of their time that the threads of the pool spend on samples."""
+STAGES = """Time per sample on one thread in microseconds, by stage, for each kind of vector code
+that the CPU supports. The kinds are measured in turn. The target limits the time of the resize
+relative to the decode."""
+HANDOVER = """Overhead of the thread pool on one thread: time outside of samples in percent of the
+time inside them, for the pool (submit, queue, wake up, collect) and for a bare C++ loop over the
+same calls. The target limits the difference."""
+EVENNESS = """*Batches of ...: p99 / p50* describes the time between batches of a consumer that does
+nothing else: the 99th percentile over all rounds, relative to the median of the same epoch. *low*
+and *high* are quartiles of a bootstrap over the epochs. The rows of the bare core show how much of
+the variation the loader does not cause: batches of different photographs are different work. If the
+bare core repeats a single batch, only the machine varies. Intervals in which the host of this
+virtual machine took more than 5 % of the CPU time are excluded and counted. The target applies to
+batches of 256: batches of 64 photographs differ more from each other, and slow moments of a virtual
+machine last as long as such a batch."""
 
 
 def decode(found: Found) -> Section:
-    """The native core beside the recipe, what threads gain, where the time goes, and what handing over costs."""
+    """The native core: speed compared with the recipe, scaling, stages, overhead of the pool."""
     paragraphs = [_times(found["times"])]
     if gains := found.get("gains"):
         few, many = gains[0]["beside"], gains[0]["threads"]
@@ -60,7 +65,9 @@ def decode(found: Found) -> Section:
         paragraphs += [
             STAGES,
             markdown(
-                ("work", "vector code", *names, "resize / decode", "rounds", "bar"), rows, named=2
+                ("work", "vector code", *names, "resize / decode", "rounds", "target"),
+                rows,
+                named=2,
             ),
         ]
     if handover := found.get("handover"):
@@ -69,16 +76,16 @@ def decode(found: Found) -> Section:
             _spreads(
                 handover,
                 {
-                    "pool, outside the samples": "outside",
-                    "bare loop, outside the samples": "outside_bare",
-                    "the pool has more": "more",
+                    "pool, outside of samples": "outside",
+                    "bare loop, outside of samples": "outside_bare",
+                    "difference": "more",
                 },
             ),
         ]
     missed = list(misses(found))
     return [
         *paragraphs,
-        f"Bars missed: {'; '.join(missed)}." if missed else "All bars are reached.",
+        f"Targets missed: {'; '.join(missed)}." if missed else "All targets are met.",
     ], {}
 
 
@@ -90,9 +97,9 @@ def _times(rows: Sequence[Found]) -> str:
         "recipe, images/s",
         "fastload, images/s",
         "fastload is",
-        "by processor time",
+        "by CPU time",
         "rounds",
-        "bar",
+        "target",
     )
     return markdown(
         headings,
@@ -114,17 +121,17 @@ def _times(rows: Sequence[Found]) -> str:
 
 
 def _spreads(rows: Sequence[Found], figures: Mapping[str, str]) -> str:
-    """A table of figures (by heading) with their quartiles, a row a work."""
-    ends = ("rounds", "bar")
+    """A table of figures (by heading) with their quartiles, one row per work."""
     cells = [
         (
             row["work"],
             *(_spread(row, name) for name in figures.values()),
-            *(str(row[end]) for end in ends),
+            str(row["rounds"]),
+            str(row["bar"]),
         )
         for row in rows
     ]
-    return markdown(("work", *figures, *ends), cells)
+    return markdown(("work", *figures, "rounds", "target"), cells)
 
 
 def _spread(row: Found, kind: str, digits: int = 2) -> str:
@@ -134,36 +141,32 @@ def _spread(row: Found, kind: str, digits: int = 2) -> str:
 
 
 def load(found: Found) -> Section:
-    """The loader's own limits, and what its evenness is measured by."""
+    """The overhead of the loader, and how the variation between batches is measured."""
     paragraphs, plots = plain(found)
-    return [
-        *(
-            [EVENNESS]
-            if any(row["name"].startswith("batches of ") for row in found["rows"])
-            else []
-        ),
-        *paragraphs,
-    ], plots
+    has_evenness = any(row["name"].startswith("batches of ") for row in found["rows"])
+    return [*([EVENNESS] if has_evenness else []), *paragraphs], plots
 
 
 def pack(found: Found) -> Section:
-    """The packer alone, over more images, against those that do as much work."""
+    """The packer on more images, compared with tools that do similar work."""
     n = found["n"]
     seconds = found["seconds"]
-    ours = statistics.median(seconds["fastload pack"])
+    fastload_s = statistics.median(seconds["fastload pack"])
     rows = [
         (
             name,
-            f"{number(n / statistics.median(times))} [{number(n / max(times))}-{number(n / min(times))}]",
-            f"{statistics.median(times) / ours:.2f} x" if name != "fastload pack" else "",
+            f"{number(n / statistics.median(times))} "
+            f"[{number(n / max(times))}-{number(n / min(times))}]",
+            f"{statistics.median(times) / fastload_s:.2f} x" if name != "fastload pack" else "",
         )
         for name, times in seconds.items()
     ]
     return [
-        f"{n:,} JPEGs, rounds: {len(seconds['fastload pack'])}, interleaved, median and extremes. FFCV's writer and Pillow decode and "
-        "encode anew with quality 90, and neither checks nor syncs anything; jpegtran does nothing but the lossless rewrite.",
+        f"{n:,} JPEGs, {len(seconds['fastload pack'])} interleaved rounds, median and range. "
+        "FFCV's writer and Pillow decode and re-encode with quality 90, and neither verifies nor "
+        "syncs its output. jpegtran only does the lossless rewrite.",
         markdown(("packer", "images/s", "fastload is"), rows),
-        f"fastload's peak anonymous memory: {found['peak_mb']:.0f} MB.",
+        f"Peak anonymous memory of fastload: {found['peak_mb']:.0f} MB.",
     ], {}
 
 
@@ -172,7 +175,9 @@ def plain(found: Found) -> Section:
     rows = found.get("rows")
     if isinstance(rows, list) and rows and isinstance(rows[0], Mapping):
         keys = [key for key, value in rows[0].items() if isinstance(value, str | int | float)]
-        return [markdown(keys, [[_cell(row.get(key, "")) for key in keys] for row in rows])], {}
+        headings = ["target" if key == "bar" else key for key in keys]
+        cells = [[_cell(row.get(key, "")) for key in keys] for row in rows]
+        return [markdown(headings, cells)], {}
     pairs = [(name, value) for name, value in found.items() if name not in ABOUT]
     flat = [
         (f"{name}: {key}", value)

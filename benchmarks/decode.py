@@ -1,13 +1,14 @@
-"""How fast the native core decodes, against simplejpeg (whole decode) + cv2.resize (INTER_LINEAR) in as many threads.
+"""Speed of the native core, compared with simplejpeg + cv2.resize (INTER_LINEAR).
 
-    python benchmarks/decode.py [--json out.json]           all of the next four
-    python benchmarks/decode.py --times                     interleaved: each round runs every contestant once
-    python benchmarks/decode.py --gains                     two threads beside one
-    python benchmarks/decode.py --stages [--simd avx2]      where a sample's time goes, at each level of vector code up to this one
-    python benchmarks/decode.py --handover                  what the pool costs beside a bare loop
-    python benchmarks/decode.py --instructions [--record]   callgrind's instruction counts, against the recorded ones
+    python benchmarks/decode.py [--json out.json]           all of the next four parts
+    python benchmarks/decode.py --times                     images/s, in interleaved rounds
+    python benchmarks/decode.py --gains                     speedup of two threads over one
+    python benchmarks/decode.py --stages [--simd avx2]      time per stage, by kind of vector code
+    python benchmarks/decode.py --handover                  overhead of the pool over a bare loop
+    python benchmarks/decode.py --instructions [--record]   callgrind counts against the record
 
-Both write into one array: uint8 NHWC, or normalized float32 NCHW. The recipe does not antialias; fastload does.
+The recipe decodes whole images in as many threads. Both sides write into one array: uint8 NHWC, or
+normalized float32 NCHW. The recipe does not antialias; fastload does.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that it also runs as a script
 
-from benchmarks.decode_pool import IN_FLIGHT, Sample, fastload, gains, handover, timed
+from benchmarks.decode_pool import IN_FLIGHT, Elapsed, fastload, gains, handover, timed
 from benchmarks.decode_rows import Row, misses, row_of
 from benchmarks.decode_stages import SIMD, stages
 from benchmarks.machine import describe, quartiles, spread
@@ -39,7 +40,7 @@ ROOT = Path(__file__).resolve().parents[1]
 RECORD = ROOT / "benchmarks" / "results" / "decode_instructions.json"
 MAX_GROWTH = 0.03
 GAIN_ROUNDS = (
-    3  # for each of the others: one thread and two see different processors, so they vary more
+    3  # per round of the others: one thread and two run on different CPUs, so they vary more
 )
 PACKAGES = ("simplejpeg", "opencv-python-headless", "pillow")
 
@@ -57,15 +58,15 @@ def main() -> int:
         "--simd",
         choices=SIMD,
         default=SIMD[-1],
-        help="vector code up to this level, as far as the processor has it",
+        help="use vector code up to this kind, if the CPU supports it",
     )
     for part in PARTS:
-        options.add_argument(f"--{part}", action="store_true", help="this part alone")
-    options.add_argument("--instructions", action="store_true", help="count instructions, instead")
+        options.add_argument(f"--{part}", action="store_true", help="run only this part")
+    options.add_argument("--instructions", action="store_true", help="count instructions instead")
     options.add_argument(
         "--record",
         action="store_true",
-        help="with --instructions: make these counts the recorded ones",
+        help="with --instructions: write these counts to the record",
     )
     args = options.parse_args()
     module = core()
@@ -90,43 +91,42 @@ def main() -> int:
         report = {"machine": describe(*PACKAGES), "commit": commit(ROOT), **found, "source": source}
         args.json.write_text(json.dumps(report, indent=1) + "\n")
     missed = list(misses(found))
-    print("\nmissed: " + "; ".join(missed) if missed else "\nall bars reached")
+    print("\nmissed: " + "; ".join(missed) if missed else "\nall targets met")
     return int(bool(missed))
 
 
 def times(works: list[Work], *, threads: list[int], rounds: int) -> list[Row]:
-    """The table of ratios: medians over the rounds, quartiles in brackets."""
+    """Prints the table of ratios: medians over the rounds, quartiles in brackets."""
     cv2.setNumThreads(1)
     print(
-        f"\n{'work':24} threads  n x rounds   recipe img/s  fastload img/s   ratio (wall)      ratio (CPU)  target"
+        f"\n{'work':24} threads  n x rounds   recipe img/s  fastload img/s   "
+        "ratio (wall)      ratio (CPU)  target"
     )
     rows: list[Row] = []
     for work in works:
         contestants = {count: (recipe(work, count), fastload(work, count)) for count in threads}
-        measured: dict[int, tuple[list[Sample], list[Sample]]] = {
+        measured: dict[int, tuple[list[Elapsed], list[Elapsed]]] = {
             count: ([], []) for count in threads
         }
         for turn in range(rounds + 1):
             for count, pair in contestants.items():
                 for which in ((0, 1), (1, 0))[turn % 2]:
-                    sample = timed(pair[which])
+                    elapsed = timed(pair[which])
                     if turn:  # the first round fills caches and starts threads
-                        measured[count][which].append(sample)
+                        measured[count][which].append(elapsed)
         for count in threads:
             rows.append(summary(work, count, *measured[count]))
     return rows
 
 
-def summary(work: Work, count: int, theirs: list[Sample], ours: list[Sample]) -> Row:
-    """One row, printed: ratios are taken round by round, so that both saw the same mood of the machine."""
-    wall = [a[0] / b[0] for a, b in zip(theirs, ours, strict=True)]
-    cpu = [a[1] / b[1] for a, b in zip(theirs, ours, strict=True)]
-    speed = [
-        quartiles([IN_FLIGHT * len(work.requests) / one[0] for one in side])[1]
-        for side in (theirs, ours)
-    ]
+def summary(work: Work, count: int, recipe: list[Elapsed], fastload: list[Elapsed]) -> Row:
+    """Prints one row. Ratios are taken per round: a slow machine then affects both sides."""
+    wall = [a.wall_s / b.wall_s for a, b in zip(recipe, fastload, strict=True)]
+    cpu = [a.cpu_s / b.cpu_s for a, b in zip(recipe, fastload, strict=True)]
+    n = IN_FLIGHT * len(work.requests)
+    speed = [quartiles([n / one.wall_s for one in side])[1] for side in (recipe, fastload)]
     print(
-        f"{work.name:24} {count:7}  {IN_FLIGHT * len(work.requests):4} x {len(wall):2}   {speed[0]:12.0f}  {speed[1]:14.0f}   "
+        f"{work.name:24} {count:7}  {n:4} x {len(wall):2}   {speed[0]:12.0f}  {speed[1]:14.0f}   "
         f"{spread(wall):16}  {spread(cpu):16} {work.target:.1f}",
         flush=True,
     )
@@ -142,7 +142,7 @@ def summary(work: Work, count: int, theirs: list[Sample], ours: list[Sample]) ->
 
 
 def recipe(work: Work, threads: int) -> Callable[[], None]:
-    """simplejpeg + cv2 on a pool of Python threads, each with its share of the batches: no queue in the way."""
+    """simplejpeg + cv2 in Python threads, each with its own share of the batches and no queue."""
     output = work.memory()
     pool = ThreadPoolExecutor(threads)
 
@@ -171,9 +171,9 @@ PARTS: dict[str, Callable[[list[Work], Any], list[Row]]] = {
 
 
 def instructions(*, record: bool) -> int:
-    """Instructions per sample of each work; fails where one has grown by more than MAX_GROWTH over the record.
+    """Counts instructions per sample; fails if a work exceeds the record by more than MAX_GROWTH.
 
-    valgrind knows no AVX-512: what it counts is the AVX2 path, on every machine.
+    valgrind does not support AVX-512, so it counts the AVX2 path on every machine.
     """
     build = ROOT / "build" / "driver"
     for command in (
@@ -208,14 +208,15 @@ def instructions(*, record: bool) -> int:
         )
     elif failed:
         print(
-            f"more than {MAX_GROWTH:.0%} over {RECORD.relative_to(ROOT)}; --record makes these the recorded ones",
+            f"more than {MAX_GROWTH:.0%} above {RECORD.relative_to(ROOT)}; "
+            "pass --record to accept these counts",
             file=sys.stderr,
         )
     return int(failed)
 
 
 def _counted(driver: Path, folder: Path) -> int:
-    """Instructions of one run over the job, by callgrind."""
+    """Instructions of one run of the job, counted by callgrind."""
     command = [
         "valgrind",
         "--tool=callgrind",

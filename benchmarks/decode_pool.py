@@ -1,7 +1,7 @@
-"""What the native pool costs and gains: beside a bare loop over the same calls, and with many threads beside one (benchmarks/decode.py).
+"""Overhead and speedup of the native thread pool (part of benchmarks/decode.py).
 
-A bare loop has no queue and no other thread: what two of them side by side, in processes of their own, do not reach, the machine
-does not have.
+The overhead is measured against a bare loop over the same calls, which has no queue and no other
+thread. Two bare loops in separate processes show the speedup that the machine can deliver.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from multiprocessing.connection import Connection
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,40 +27,50 @@ from fastload._common.native import core
 from fastload._decode.backend import DecodeBatch
 from fastload._decode.native import NativeBackend, NativeTicket
 
-Sample = tuple[float, float]  # seconds by the clock, seconds of processor time
-Times = NDArray[np.uint32]  # nanoseconds, by sample and stage
+Times = NDArray[np.uint32]  # nanoseconds by sample and stage
 Pair = tuple[Callable[[], object], Callable[[], object]]  # with few threads, with many
-IN_FLIGHT = 4  # batches: what a loader has under way
-GAIN_BAR = 1.9  # two threads over one
-HANDOVER_BAR = 2.0  # percent of a bare loop's time
-SHORTEST_S = 6.0  # a work's rounds together: short rounds are repeated more often
-SHORTEST_RUN_S = (
-    0.6  # one thread's side of a round: at its end a thread may wait for the other's last sample
-)
+IN_FLIGHT = 4  # batches, as in a loader
+GAIN_BAR = 1.9  # speedup of two threads over one
+HANDOVER_BAR = 2.0  # percent of the time of a bare loop
+SHORTEST_S = 6.0  # all rounds of a work: short rounds are repeated more often
+# One thread's part of a round. At its end it may wait for the last sample of another thread.
+SHORTEST_RUN_S = 0.6
 
 
-def timed(run: Callable[[], object]) -> Sample:
-    """Seconds by the clock and of processor time."""
+class Elapsed(NamedTuple):
+    wall_s: float
+    cpu_s: float
+
+
+class BareLoop(NamedTuple):
+    """Seconds of a bare loop, and the part of them inside samples."""
+
+    total_s: float
+    inside_s: float
+
+
+def timed(run: Callable[[], object]) -> Elapsed:
     wall = time.perf_counter()
     cpu = time.process_time()
     run()
-    return time.perf_counter() - wall, time.process_time() - cpu
+    return Elapsed(time.perf_counter() - wall, time.process_time() - cpu)
 
 
 def batches(work: Work) -> list[DecodeBatch]:
-    """The batch, with its own output each time, as often as a loader has batches in flight."""
+    """As many batches as a loader has in flight, each with its own output."""
     return [work.batch() for _ in range(IN_FLIGHT)]
 
 
 def fastload(
-    work: Work, threads: int, passes: int = 1, under_way: list[DecodeBatch] | None = None
+    work: Work, threads: int, passes: int = 1, in_flight: list[DecodeBatch] | None = None
 ) -> Callable[[], list[Times]]:
-    """The native backend with several batches under way, as the loader uses it; returns the stage times of each.
+    """Runs the native backend with several batches in flight, like the loader.
 
-    They are added up when the clock has stopped: beside two threads on two processors, numpy's 60 us a batch are taken from them.
+    Returns the stage times per batch. The caller sums them after the clock has stopped, because
+    NumPy takes 60 us per batch, which would be missing on two CPUs with two decode threads.
     """
     backend = NativeBackend(threads=threads)
-    under_way = under_way or batches(work)
+    in_flight = in_flight or batches(work)
 
     def run() -> list[Times]:
         tickets: deque[NativeTicket] = deque()
@@ -70,31 +81,30 @@ def fastload(
                 result.raise_first()
                 times.append(result.times_ns)
             if i < passes * IN_FLIGHT:
-                tickets.append(backend.submit(under_way[i % IN_FLIGHT]))
+                tickets.append(backend.submit(in_flight[i % IN_FLIGHT]))
         return times
 
     return run
 
 
 def inside_s(times: list[Times]) -> float:
-    """Seconds inside the samples of a run."""
+    """Seconds that a run spends inside samples."""
     return sum(int(batch.sum()) for batch in times) / 1e9
 
 
 def passes_of(work: Work) -> int:
-    """How often to go over the batches so that a run takes a while: a loader begins and ends once an epoch."""
+    """The number of passes over the batches that takes about SHORTEST_RUN_S."""
     batch = batches(work)[0]
-    bare_loop(batch)  # its output's pages come into being: for raw pixels, half of the first time
-    return max(1, round(SHORTEST_RUN_S / (IN_FLIGHT * bare_loop(batch)[0])))
+    bare_loop(batch)  # faults in the pages of the output: half of the time for raw pixels
+    return max(1, round(SHORTEST_RUN_S / (IN_FLIGHT * bare_loop(batch).total_s)))
 
 
-def bare_loop(batch: DecodeBatch) -> tuple[float, float]:
-    """Seconds of the loop, by its own clock, and of the samples in it, by theirs."""
+def bare_loop(batch: DecodeBatch) -> BareLoop:
     module = core()
     if module is None:
-        raise SystemExit("the native core is not built: nothing to measure")
+        raise SystemExit("the native core is not built, so there is nothing to measure")
     pixels = batch.pixels
-    seconds: tuple[float, float] = module.Pool.bare_loop(
+    seconds = module.Pool.bare_loop(
         batch.sources,
         batch.requests,
         batch.output,
@@ -104,60 +114,60 @@ def bare_loop(batch: DecodeBatch) -> tuple[float, float]:
         mean=pixels.mean_values(3),
         std=pixels.std_values(3),
     )
-    return seconds
+    return BareLoop(*seconds)
 
 
 def handover(works: list[Work], *, rounds: int) -> list[Row]:
-    """What submitting, queueing, waking up and collecting cost on one thread, against a bare C++ loop over the same calls.
+    """Overhead of the pool on one thread (submit, queue, wake up, collect) over a bare C++ loop.
 
-    Both decode on the same processor. Two whole runs differ by the machine's mood, too; what a run takes beside the time
-    inside its samples hardly does. A bare loop has some of that as well: reading the clock, and what a sample still writes when it
-    has read it.
+    Both decode on the same CPU. Whole runs also differ because the speed of the machine changes,
+    but the time outside of samples hardly does. A bare loop has some of it, too: it reads the
+    clock, and a sample may still write after its clock was read.
     """
     available = os.sched_getaffinity(0)
     one = {max(available)}
     bare_thread = ThreadPoolExecutor(1, initializer=os.sched_setaffinity, initargs=(0, one))
     print(
-        f"\n{'work':24} rounds  handing over, in % of the bare loop's time (wall); of its processor time; "
-        "wall time outside the samples, in % of that inside; the same of the bare loop; what the pool has more"
+        f"\n{'work':24} rounds  overhead in % of the bare loop (wall time); in % of its CPU time; "
+        "time outside of samples in % of the time inside; the same of the bare loop; difference"
     )
     rows: list[Row] = []
     for work in works:
         passes = passes_of(work)
-        # The same memory for both: large pages, where the system has any, would serve one of them
-        under_way = batches(work)
-        run = fastload(work, 1, passes, under_way)
-        # The pool's thread begins with the first batch, and inherits this
+        # Both use the same memory, because huge pages could otherwise serve only one of them.
+        in_flight = batches(work)
+        run = fastload(work, 1, passes, in_flight)
+        # The thread of the pool starts with the first batch and inherits the affinity.
         os.sched_setaffinity(0, one)
         run()
         os.sched_setaffinity(0, available)
         rows.append(
-            _handed_over(work, run, partial(_loops, bare_thread, under_way * passes), rounds=rounds)
+            _overhead(work, run, partial(_loops, bare_thread, in_flight * passes), rounds=rounds)
         )
     return rows
 
 
-def _loops(thread: ThreadPoolExecutor, under_way: list[DecodeBatch]) -> list[Sample]:
-    return list(thread.map(bare_loop, under_way))
+def _loops(thread: ThreadPoolExecutor, in_flight: list[DecodeBatch]) -> list[BareLoop]:
+    return list(thread.map(bare_loop, in_flight))
 
 
-def _handed_over(
-    work: Work, pool: Callable[[], list[Times]], bare: Callable[[], list[Sample]], *, rounds: int
+def _overhead(
+    work: Work, pool: Callable[[], list[Times]], bare: Callable[[], list[BareLoop]], *, rounds: int
 ) -> Row:
     times: list[list[Times]] = []
-    loops: list[list[Sample]] = []
+    loops: list[list[BareLoop]] = []
     found: dict[str, list[float]] = {
         name: [] for name in ("wall", "cpu", "outside", "outside_bare", "more")
     }
     for turn in _turns(rounds):
         pool_s, bare_s = both(lambda: times.append(pool()), lambda: loops.append(bare()), turn)
         if turn:  # the first round fills caches and starts threads
-            loop_s, loop_inside_s = (sum(column) for column in zip(*loops[-1], strict=True))
-            outside = pool_s[0] / inside_s(times[-1]) - 1
-            outside_bare = loop_s / loop_inside_s - 1
+            loop_s = sum(loop.total_s for loop in loops[-1])
+            outside = pool_s.wall_s / inside_s(times[-1]) - 1
+            outside_bare = loop_s / sum(loop.inside_s for loop in loops[-1]) - 1
             measured = (
-                pool_s[0] / loop_s - 1,
-                pool_s[1] / bare_s[1] - 1,
+                pool_s.wall_s / loop_s - 1,
+                pool_s.cpu_s / bare_s.cpu_s - 1,
                 outside,
                 outside_bare,
                 outside - outside_bare,
@@ -173,17 +183,16 @@ def _handed_over(
 
 def both(
     first: Callable[[], object], second: Callable[[], object], turn: int
-) -> tuple[Sample, Sample]:
-    """Times both, the second before the first in every other turn: what one leaves in the caches serves the other."""
+) -> tuple[Elapsed, Elapsed]:
+    """Times both, in reverse order in every other turn, because one warms caches for the other."""
     if turn % 2:
         late = timed(second)
-        early = timed(first)
-        return early, late
+        return timed(first), late
     return timed(first), timed(second)
 
 
 def _turns(rounds: int) -> Iterator[int]:
-    """The first does not count."""
+    """Turn 0 is a warm-up and does not count."""
     begin = time.perf_counter()
     turn = 0
     while turn <= rounds or time.perf_counter() - begin < SHORTEST_S:
@@ -192,7 +201,7 @@ def _turns(rounds: int) -> Iterator[int]:
 
 
 def gains(works: list[Work], *, threads: list[int], rounds: int) -> list[Row]:
-    """How much faster many threads are than one; beside it bare loops in as many processes, which is what the machine gives."""
+    """Speedup of many threads, next to that of bare loops in as many processes."""
     few, many = threads[0], threads[-1]
     heads = (
         f"{many} threads / {few}",
@@ -225,9 +234,9 @@ def _gain(work: Work, threads: tuple[int, int], alone: Pair, *, passes: int, rou
         for kind, pair in sides.items():
             slow, fast = both(*pair, turn)
             if turn:  # the first round fills caches and starts threads
-                found[kind].append(slow[0] / fast[0])
+                found[kind].append(slow.wall_s / fast.wall_s)
             if turn and kind == "pool":
-                found["busy"].append(inside_s(times[-1]) / (many * fast[0]))
+                found["busy"].append(inside_s(times[-1]) / (many * fast.wall_s))
     found["of_processes"] = [
         pool / best for pool, best in zip(found["pool"], found["processes"], strict=True)
     ]
@@ -247,8 +256,11 @@ def processes(
     count: int,
     passes: int,
 ) -> Iterator[Callable[[], None]]:
-    """Runs ``loop`` over the batches in ``count`` processes, each with its share of them; yields what runs all of them once."""
-    # They inherit the work, whose recipes cannot be pickled
+    """Starts ``count`` processes, each with its share of the batches.
+
+    Yields a function that runs ``loop`` over all batches once.
+    """
+    # fork, because the recipes of a work cannot be pickled.
     context = multiprocessing.get_context("fork")
     pipes = [context.Pipe() for _ in range(count)]
 
@@ -260,21 +272,21 @@ def processes(
             connection.send(None)
 
     started = [
-        context.Process(target=serve, args=(theirs, first), daemon=True)
-        for first, (_, theirs) in enumerate(pipes)
+        context.Process(target=serve, args=(child, first), daemon=True)
+        for first, (_, child) in enumerate(pipes)
     ]
     for process in started:
         process.start()
 
     def run() -> None:
-        for ours, _ in pipes:
-            ours.send(True)
-        for ours, _ in pipes:
-            ours.recv()
+        for parent, _ in pipes:
+            parent.send(True)
+        for parent, _ in pipes:
+            parent.recv()
 
     try:
         yield run
     finally:
-        for (ours, _), process in zip(pipes, started, strict=True):
-            ours.send(False)
+        for (parent, _), process in zip(pipes, started, strict=True):
+            parent.send(False)
             process.join()

@@ -1,4 +1,4 @@
-"""The figures of benchmarks/decode.py as rows, and the bars that they are held against. Pure."""
+"""The figures of benchmarks/decode.py as rows, and their targets."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 from benchmarks.machine import quartiles
 
 Row = dict[str, float | str]
-# By part: which figure the bar is for, and on which side of it it has to be. A row without a bar is shown beside the others.
+# The figure of each part that has a target, and whether it is a minimum or a maximum. Rows without
+# "bar" have no target.
 BARS = {
     "times": ("ratio", "at least"),
     "gains": ("pool", "at least"),
@@ -18,7 +19,7 @@ BARS = {
 
 
 def row_of(work: str, found: Mapping[str, Sequence[float]], **more: float | str) -> Row:
-    """Medians and quartiles of what the rounds gave."""
+    """Medians and quartiles over the rounds."""
     row: Row = {"work": work, "rounds": len(next(iter(found.values()))), **more}
     for name, values in found.items():
         row[f"{name}_low"], row[name], row[f"{name}_high"] = quartiles(values)
@@ -26,7 +27,7 @@ def row_of(work: str, found: Mapping[str, Sequence[float]], **more: float | str)
 
 
 def misses(parts: Mapping[str, Any]) -> Iterator[str]:
-    """The bars that were not reached."""
+    """Describes each missed target."""
     for part, (figure, side) in BARS.items():
         for row in parts.get(part, []):
             if "bar" in row and (
@@ -36,8 +37,9 @@ def misses(parts: Mapping[str, Any]) -> Iterator[str]:
                     f"{name} {row[name]}" for name in ("threads", "simd") if name in row
                 )
                 beside = (
-                    f"; processes that share nothing reach {row['processes']:.2f} here"
+                    f"; separate processes reach {row['processes']:.2f} on this machine"
                     if part == "gains"
                     else ""
                 )
-                yield f"{part}, {row['work']}{setting and f' ({setting})'}: {row[figure]:.2f}, asked {side} {row['bar']}{beside}"
+                where = f"{part}, {row['work']}{setting and f' ({setting})'}"
+                yield f"{where}: {row[figure]:.2f}, target {side} {row['bar']}{beside}"

@@ -1,7 +1,7 @@
-"""Writes docs/benchmarks.md and its plots from benchmarks/results/*.json: every figure there was printed by a script here.
+"""Writes docs/benchmarks.md and its plots from the recorded runs in benchmarks/results/*.json.
 
 python -m benchmarks.document            writes the page
-python -m benchmarks.document --check    only says whether it is up to date (exit code 1 if not)
+python -m benchmarks.document --check    exits with 1 if the page is not up to date
 """
 
 from __future__ import annotations
@@ -27,40 +27,47 @@ PLOTS = "plots"
 
 HEAD = """# Benchmarks
 
-This page is made by `python -m benchmarks.document` from the recorded runs in `benchmarks/results/`; no figure in it was typed by
-hand. Each run names its machine, versions, number of rounds and spread: quartiles stand in brackets. **No GPU has run any of it.** Other
-machines give other figures; on yours:
+After this page you know how fast fastload loads, decodes and packs compared with other data
+loaders, and how to measure it on your machine.
+
+`python -m benchmarks.document` generates this page from the recorded runs in `benchmarks/results/`.
+No figure was typed by hand. Each run states its machine, versions, number of rounds and spread
+(quartiles in brackets). **None of these runs used a GPU.** To measure on your machine:
 
 ```sh
-fastload bench decode DATASET --size 256 --plot scaling.html       # every backend, 1, 2, 4 ... threads, and what limits
-fastload bench load DATASET --against torch FOLDER --compute 50    # the whole loader beside the one you have
-fastload bench io DATASET                                          # the disk: sequential, block-shuffled, random; cold and warm
-make peers                                                         # other loaders, each as its docs recommend
+fastload bench decode DATASET --size 256 --plot scaling.html     # every backend, by thread count
+fastload bench load DATASET --against torch FOLDER --compute 50  # compare with a torch DataLoader
+fastload bench io DATASET                                        # read orders, cold and warm
+make peers                                                       # other loaders
 ```
 
-*CPU ms* is processor time of all threads and processes, an image. *Waiting* is the share of the consumer's time spent waiting for data.
-*p50* and *p99* are times between batches."""
+*CPU ms* is the CPU time of all threads and processes per image. *Waiting* is the share of the
+consumer's time that is spent waiting for data. *p50* and *p99* are percentiles of the time between
+batches. *RRC 224* is a random resized crop to 224 x 224 pixels."""
 
 
 def peers(found: Found) -> Section:
     """The comparison with other loaders."""
     paragraphs = [
-        f"{found['workers']} workers or threads each, {found['rounds']} interleaved rounds of at least {found['seconds']:g} s, each "
-        "loader in a process of its own; `uint8` batches; memory is private and shared memory of all its processes."
+        f"Each loader has {found['workers']} workers or threads and runs in its own process, with "
+        f"the settings that its documentation recommends. {found['rounds']} interleaved rounds of "
+        f"at least {found['seconds']:g} s; `uint8` batches. Memory is the private and shared "
+        "memory of all processes of a loader. *fastload is* gives the speed of fastload relative "
+        "to the loader."
     ]
     plots = {}
     titles = _titles()
     for work in found["works"]:
         lines = sorted(work["lines"], key=lambda line: -line["images_per_s"]["median"])
-        ours = next(
+        fastload_per_s = next(
             (line["images_per_s"]["median"] for line in lines if line["peer"] == "fastload"), None
         )
         rows = [
             (
                 titles.get(line["peer"], line["peer"]),
                 _spread(line["images_per_s"]),
-                f"{ours / line['images_per_s']['median']:.2f} x"
-                if ours and line["peer"] != "fastload"
+                f"{fastload_per_s / line['images_per_s']['median']:.2f} x"
+                if fastload_per_s and line["peer"] != "fastload"
                 else "",
                 number(line["cpu_ms"]["median"]),
                 number(line["peak_mb"]),
@@ -77,16 +84,14 @@ def peers(found: Found) -> Section:
             plots[name] = svg_file(bars)
             paragraphs += [f"### {work['title']}", f"![{work['title']}]({PLOTS}/{name})"]
             paragraphs.append(
-                markdown(
-                    ("loader", "images/s", "fastload is", "CPU ms an image", "memory MB"), rows
-                )
+                markdown(("loader", "images/s", "fastload is", "CPU ms/image", "memory MB"), rows)
             )
         paragraphs += [
             f"{titles.get(peer, peer)}: {why}" for peer, why in work["absent"].items()
         ] + list(work.get("doubts", []))
     if found.get("packing"):
         paragraphs += _packing(found["packing"], titles)
-    return [*paragraphs, "### In short", *(f"- {line}" for line in found.get("reach", []))], plots
+    return [*paragraphs, "### Summary", *(f"- {line}" for line in found.get("reach", []))], plots
 
 
 def _packing(packing: Found, titles: Mapping[str, str]) -> list[str]:
@@ -104,9 +109,10 @@ def _packing(packing: Found, titles: Mapping[str, str]) -> list[str]:
     ]
     return [
         "### Packing",
-        f"{n} images; then a pack is killed (SIGKILL) half way, read, and started again.",
+        f"{n} images. A second pack is killed (SIGKILL) halfway, its output is opened, and the "
+        "pack is started again.",
         markdown(
-            ("loader", "images/s", "MB", "checksum", "after the kill", "started again"),
+            ("loader", "images/s", "MB", "checksum", "after SIGKILL", "when started again"),
             rows,
             named=1,
         ),
@@ -114,7 +120,7 @@ def _packing(packing: Found, titles: Mapping[str, str]) -> list[str]:
 
 
 def train(found: Found) -> Section:
-    """Accuracy and time of a small training."""
+    """Accuracy and time of a small training run."""
     rows = []
     for name, runs in found["runs"].items():
         values = [run["accuracy"] for run in runs]
@@ -128,14 +134,14 @@ def train(found: Found) -> Section:
         )
     seeds = len(next(iter(found["runs"].values())))
     return [
-        f"{found['images']} generated images, {found['epochs']} epochs, {seeds} seeds; accuracy on images that were not trained on.",
-        markdown(("loader", "accuracy", "s an epoch", "waiting"), rows),
+        f"{found['images']} generated images, {found['epochs']} epochs, {seeds} seeds; accuracy on "
+        "validation images, mean and range over the seeds.",
+        markdown(("loader", "accuracy", "s/epoch", "waiting"), rows),
         found["verdict"],
     ], {}
 
 
 def bench_decode(found: Found) -> Section:
-    """`fastload bench decode`."""
     rows = [
         (
             row["work"],
@@ -178,7 +184,6 @@ def bench_decode(found: Found) -> Section:
 
 
 def bench_io(found: Found) -> Section:
-    """`fastload bench io`."""
     rows = [
         (
             row["order"],
@@ -189,7 +194,7 @@ def bench_io(found: Found) -> Section:
         for row in found["rows"]
     ]
     raw = (
-        [f"Raw disk, in sequence past the page cache: {_spread(found['raw'], 1e-6)} MB/s."]
+        [f"Raw disk, sequential, without the page cache: {_spread(found['raw'], 1e-6)} MB/s."]
         if found.get("raw")
         else []
     )
@@ -203,7 +208,6 @@ def bench_io(found: Found) -> Section:
 
 
 def bench_load(found: Found) -> Section:
-    """`fastload bench load`."""
     rows = [
         (
             row["loader"],
@@ -220,21 +224,22 @@ def bench_load(found: Found) -> Section:
     headings = (
         "loader",
         "images/s",
-        "wait ms a batch",
+        "wait ms/batch",
         "waiting",
         "p50 ms",
         "p99 ms",
-        "CPU ms an image",
+        "CPU ms/image",
         "memory MB",
     )
     return [
-        f"Batches of {found['batch_size']}, random crops, a consumer that computes for {found['compute_ms']:g} ms.",
+        f"Batches of {found['batch_size']}, random crops, {found['compute_ms']:g} ms of compute "
+        "per batch.",
         markdown(headings, rows),
         found["verdict"],
     ], {}
 
 
-# File, title, the command that records it, and how it is shown; in the order of the page.
+# File, title, command that records it, and function that renders it, in the order of the page.
 SECTIONS: tuple[tuple[str, str, str, Callable[[Found], Section]], ...] = (
     ("peers", "fastload and other loaders", "make peers", peers),
     (
@@ -251,28 +256,33 @@ SECTIONS: tuple[tuple[str, str, str, Callable[[Found], Section]], ...] = (
     ),
     (
         "bench_load",
-        "The whole loader, with a consumer",
+        "The whole loader with a consumer",
         "fastload bench load DATASET --against torch --json",
         bench_load,
     ),
-    ("bench_decode", "Decoding, by threads", "fastload bench decode DATASET --json", bench_decode),
-    ("bench_io", "Reading orders", "fastload bench io DATASET --json", bench_io),
-    ("load", "The loader's own limits", "python -m benchmarks.load --record", load),
+    (
+        "bench_decode",
+        "Decoding by number of threads",
+        "fastload bench decode DATASET --json",
+        bench_decode,
+    ),
+    ("bench_io", "Read orders", "fastload bench io DATASET --json", bench_io),
+    ("load", "Overhead of the loader", "python -m benchmarks.load --record", load),
     (
         "load_epyc",
-        "The same on an AMD EPYC, with newer code",
+        "Overhead of the loader on an AMD EPYC, with newer code",
         "python -m benchmarks.load --record benchmarks/results/load_epyc.json",
         load,
     ),
     (
         "decode",
-        "The core against simplejpeg and OpenCV",
+        "The native core compared with simplejpeg and OpenCV",
         "python -m benchmarks.decode --json benchmarks/results/decode.json",
         decode,
     ),
     (
         "decode_xeon",
-        "The same on an Intel Xeon, a day before",
+        "The native core on an Intel Xeon, one day earlier",
         "python -m benchmarks.decode --json benchmarks/results/decode.json",
         decode,
     ),
@@ -284,7 +294,7 @@ SECTIONS: tuple[tuple[str, str, str, Callable[[Found], Section]], ...] = (
     ),
     (
         "pack",
-        "Packing against FFCV's writer, Pillow and jpegtran",
+        "Packing compared with FFCV's writer, Pillow and jpegtran",
         "python -m benchmarks.pack --json benchmarks/results/pack.json",
         pack,
     ),
@@ -292,7 +302,7 @@ SECTIONS: tuple[tuple[str, str, str, Callable[[Found], Section]], ...] = (
 
 
 def render(results: Path = RESULTS) -> dict[str, str]:
-    """All files of the page, by their path under docs/."""
+    """All files of the page, by their path below docs/."""
     page = [HEAD]
     files = dict[str, str]()
     known = {name for name, *_ in SECTIONS}
@@ -335,34 +345,22 @@ def _join(paragraphs: Sequence[str]) -> str:
 
 def _about(found: Found) -> str:
     machine = found.get("machine", {})
-    words = [
-        f"{name} {value}"
-        for name, value in machine.items()
-        if name in ("processor", "cpus", "memory", "load", "system", "gpu")
-    ]
-    versions = {
-        **{
-            name: value
-            for name, value in machine.items()
-            if name not in ("processor", "cpus", "memory", "load", "system", "gpu")
-        },
-        **found.get("versions", {}),
-    }
-    words += [
+    hardware = ("processor", "cpus", "memory", "load", "system", "gpu")
+    facts = {name: machine[name] for name in machine if name in hardware}
+    facts |= {**machine, **found.get("versions", {})}
+    if found.get("commit"):
+        facts["commit"] = found["commit"]
+    phrases = [
         f"{name} {value}".replace("core native core: present", "native core")
-        for name, value in versions.items()
+        for name, value in facts.items()
         if value != "not installed"
     ]
-    return (
-        "*On:* "
-        + ", ".join(words)
-        + (f", commit {found['commit']}" if found.get("commit") else "")
-        + "."
-    )
+    return f"*Machine and versions:* {', '.join(phrases)}."
 
 
 def _spread(value: Found, scale: float = 1.0) -> str:
-    return f"{number(value['median'] * scale)} [{number(value['low'] * scale)}-{number(value['high'] * scale)}]"
+    median, low, high = (number(each * scale) for each in _triple(value))
+    return f"{median} [{low}-{high}]"
 
 
 def _triple(value: Found) -> tuple[float, float, float]:
@@ -392,7 +390,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.check:
         for name in old:
             print(
-                f"{options.docs / name} is not what the results say: run python -m benchmarks.document",
+                f"{options.docs / name} does not match the results: run "
+                "python -m benchmarks.document",
                 file=sys.stderr,
             )
         return 1 if old else 0

@@ -1,8 +1,9 @@
-"""How much of the native core's speed the loader delivers, how evenly, and how a cold disk streams.
+"""Speed of the loader relative to the bare native core, variation between batches, cold reads.
 
-    python benchmarks/load.py [--only NAME] [--record [FILE]]      each round runs every contestant once; --record keeps the figures
+    python benchmarks/load.py [--only NAME] [--record [FILE]]    --record keeps the figures
 
-Every figure has its bar beside it. Ratios are taken round by round, so that both sides saw the same mood of the machine.
+Rounds are interleaved. Ratios are taken per round, so that a slow machine affects both sides. Each
+figure is printed with its target.
 """
 
 from __future__ import annotations
@@ -47,12 +48,14 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     options.add_argument("--rounds", type=int, default=11)
-    options.add_argument("--copies", type=int, default=16, help="of the corpus's photographs")
+    options.add_argument(
+        "--copies", type=int, default=16, help="copies of each photograph of the corpus"
+    )
     options.add_argument("--gray", type=int, default=16384, help="128x128 images")
     options.add_argument("--threads", type=int, default=2)
-    options.add_argument("--cold-mb", type=int, default=2048, help="of the cold epoch")
+    options.add_argument("--cold-mb", type=int, default=2048, help="size of the cold epoch")
     options.add_argument(
-        "--folder", type=Path, help="where datasets are made: on the disk to be measured"
+        "--folder", type=Path, help="where datasets are created, on the disk to measure"
     )
     options.add_argument(
         "--only",
@@ -89,9 +92,9 @@ def main() -> int:
 
 
 def core_share(folder: Path, args: Any) -> list[Row]:
-    """RandomResizedCrop 224 of photographs: the loader against the bare core on the same plans.
+    """RandomResizedCrop 224 of photographs: the loader and the bare core with the same plans.
 
-    The bar is near, and on these machines the same epoch takes a tenth more or less from one time to the next: more rounds.
+    Three times the rounds, because the target is close and epochs vary by 10 % on this machine.
     """
     packed = _once(folder / "photos.packed", lambda: pack_photos(folder, args.copies))
     return _against(
@@ -104,7 +107,10 @@ def core_share(folder: Path, args: Any) -> list[Row]:
 
 
 def gray_share(folder: Path, args: Any) -> list[Row]:
-    """128x128 gray JPEGs, so short that whatever is done in Python shows; and other orders, in which each record is asked for by itself."""
+    """128x128 gray JPEGs, which are so short that time spent in Python matters.
+
+    Also measures other orders, in which each record is read separately.
+    """
     packed = _gray(folder, args, "keep")
     loader = partial(loader_epochs, packed, None, 256, args.threads)
     rows = _against(
@@ -126,7 +132,7 @@ def gray_share(folder: Path, args: Any) -> list[Row]:
 
 
 def raw_gain(folder: Path, args: Any) -> list[Row]:
-    """The same stored as pixels, against what everybody has: torch's DataLoader and cv2 over files."""
+    """The same images as raw pixels, compared with torch's DataLoader and cv2 on files."""
     packed = _gray(folder, args, "raw")
     return _against(
         "128x128 gray raw: loader / torch + cv2",
@@ -138,27 +144,28 @@ def raw_gain(folder: Path, args: Any) -> list[Row]:
 
 
 def evenness(folder: Path, args: Any) -> list[Row]:
-    """Time between batches of a consumer that only takes them: p99 / p50 of all rounds' gaps, each over the median of its own epoch.
+    """Variation of the time between batches of a consumer that does nothing else.
 
-    Beside it the bare core with one batch again and again, always the same work: what varies there is the machine. Batches of 256 have the
-    bar. In those of 64 photographs do not even out, and slow moments of a virtual machine last as long as a batch does: the bare core on
-    the same plans is shown, too. Gaps in which the host took more than a
-    twentieth of the processors' time are left out and counted.
+    The figure is p99 / p50 over all rounds, relative to the median of each epoch. The bare core
+    with one repeated batch shows the variation of the machine. The target applies to batches of
+    256: batches of 64 photographs differ more, and slow moments of a virtual machine last as long
+    as such a batch, so the bare core with the same plans is shown, too. Intervals in which the
+    host took more than 5 % of the CPU time are excluded and counted.
     """
     packed = _once(folder / "photos.packed", lambda: pack_photos(folder, args.copies))
     loader = partial(loader_gaps, packed, threads=args.threads)
     core = partial(core_gaps, packed, threads=args.threads)
-    large = {"256": loader(256), "256, bare core, one batch again and again": core(256, same=True)}
+    large = {"256": loader(256), "256, bare core, one batch repeated": core(256, same=True)}
     small = {
         "64": loader(64),
         "64, bare core": core(64),
-        "64, bare core, one batch again and again": core(64, same=True),
+        "64, bare core, one batch repeated": core(64, same=True),
     }
     return _even(large, 3 * args.rounds, "<= 1.3") + _even(small, args.rounds)
 
 
 def _even(takers: dict[str, Callable[[], Gaps]], epochs: int, bar: str = "") -> list[Row]:
-    """Who takes batches → the gaps of one epoch; the first is the loader, whose figure may have a bar."""
+    """``takers`` measure the intervals of one epoch. The target applies to the first."""
     found: dict[str, list[Gaps]] = {name: [] for name in takers}
     for turn in range(epochs + 1):
         for name in list(takers) if turn % 2 else reversed(list(takers)):
@@ -171,8 +178,9 @@ def _even(takers: dict[str, Callable[[], Gaps]], epochs: int, bar: str = "") -> 
         length = 1e3 * statistics.median(map(statistics.median, times))
         varying = spread([100 * step_to_step(gaps) for gaps in times])
         note = (
-            f"{sum(map(len, times))} gaps of {length:.0f} ms, {sum(gaps.disturbed for gaps in each)} more left out; from one to the "
-            f"next they vary by {varying} %"
+            f"{sum(map(len, times))} intervals of {length:.0f} ms, "
+            f"{sum(gaps.disturbed for gaps in each)} excluded; variation from one to the next "
+            f"{varying} %"
         )
         rows.append(
             Row(f"batches of {name}: p99 / p50", *tail_spread(times), "" if rows else bar, note)
@@ -181,7 +189,10 @@ def _even(takers: dict[str, Callable[[], Gaps]], epochs: int, bar: str = "") -> 
 
 
 def data_time(folder: Path, args: Any) -> list[Row]:
-    """What a trainer waits whose step takes 1.2 times as long as loading a batch (asleep: a GPU does the work)."""
+    """How long a trainer waits if its step takes 1.2 times as long as loading a batch.
+
+    The step sleeps, as if a GPU computed.
+    """
     packed = _once(folder / "photos.packed", lambda: pack_photos(folder, args.copies))
     run = loader_epochs(packed, RRC, 64, args.threads)
     run()
@@ -195,10 +206,10 @@ def data_time(folder: Path, args: Any) -> list[Row]:
             )
         )
         while True:
-            asked = time.perf_counter()
+            started = time.perf_counter()
             if next(iterator, None) is None:
                 break
-            waits.append(1e3 * (time.perf_counter() - asked))
+            waits.append(1e3 * (time.perf_counter() - started))
             time.sleep(step)
         found += waits[1:]
     low, middle, high = quartiles(found)
@@ -225,13 +236,16 @@ PARTS: dict[str, Callable[[Path, Any], list[Row]]] = {
 }
 
 
-def _against(name: str, ours: Epoch, theirs: Epoch, rounds: int, bar: str) -> list[Row]:
-    """Speed of one over speed of the other, by the clock and by processor time (of this process: not of torch's workers)."""
+def _against(name: str, first: Epoch, second: Epoch, rounds: int, bar: str) -> list[Row]:
+    """Speed of the first relative to the second, by wall time and CPU time.
+
+    The CPU time is that of this process, without the workers of torch.
+    """
     walls: list[float] = []
     cpus: list[float] = []
     speeds: list[tuple[float, float]] = []
     for turn in range(rounds + 1):
-        found = {which: _timed((ours, theirs)[which]) for which in ((0, 1), (1, 0))[turn % 2]}
+        found = {which: _timed((first, second)[which]) for which in ((0, 1), (1, 0))[turn % 2]}
         if turn:  # the first round fills caches and starts threads
             speeds.append((found[0][0], found[1][0]))
             walls.append(found[0][0] / found[1][0])
@@ -242,7 +256,7 @@ def _against(name: str, ours: Epoch, theirs: Epoch, rounds: int, bar: str) -> li
             name,
             *middle(walls),
             bar,
-            f"{one:.0f} and {other:.0f} images/s; by processor time {spread(cpus)}",
+            f"{one:.0f} and {other:.0f} images/s; by CPU time {spread(cpus)}",
         )
     ]
 

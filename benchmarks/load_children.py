@@ -1,4 +1,4 @@
-"""The parts of benchmarks/load.py that are measured in processes of their own: a cold disk, and the order of a billion samples."""
+"""The parts of benchmarks/load.py that need their own processes: cold reads, a billion samples."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from fastload._tools.bench.readers import evict
 
 EPOCH = """import fastload, sys, time
 make = fastload.DataLoader           # imports torch
-asked = time.perf_counter()
+started = time.perf_counter()
 loader = make(sys.argv[1], 32, shuffle={shuffle}, seed={seed}, num_workers={threads})
 began = time.perf_counter()
 n = first = 0
 for batch in loader:
     n += sum(map(len, batch['data']))
     first = first or time.perf_counter()
-print(n / (time.perf_counter() - began) / 1e6, 1e3 * (began - asked), 1e3 * (first - began))
+print(n / (time.perf_counter() - began) / 1e6, 1e3 * (began - started), 1e3 * (first - began))
 """
 BILLION = """import time
 from fastload._order.partition import Partition
@@ -29,19 +29,20 @@ def anonymous():
     return int(open('/proc/self/status').read().split('RssAnon:')[1].split()[0]) / 1024
 before, began = anonymous(), time.perf_counter()
 options = OrderOptions(n_samples=10**9, shuffle={shuffle}, seed=0, block=80, window=64)
-order = RankOrder(options, batch_size=256, partition=Partition(3, 8, 'pad'), source_order=lambda: None)
+partition = Partition(3, 8, 'pad')
+order = RankOrder(options, batch_size=256, partition=partition, source_order=lambda: None)
 next(order.batches(order.begin()))
 print(1e3 * (time.perf_counter() - began), anonymous() - before)
 """
 
 
 def cold(folder: Path, args: Any) -> list[Row]:
-    """MB/s out of a cold cache, over so much data that the start of an epoch does not count much."""
+    """MB/s from a cold page cache, with enough data that the start of an epoch hardly counts."""
     epochs, left = _cold_epochs(folder, args)
     note = f"{args.cold_mb} MB; {left:.1%} of the pages were still cached"
     rows = [
         Row(f"cold: {name}, {what}", *middle([found[place] for found in each]), "", note)
-        for place, what in enumerate(("MB/s", "ms to make the loader", "ms to the first batch"))
+        for place, what in enumerate(("MB/s", "ms to create the loader", "ms to the first batch"))
         for name, each in epochs.items()
     ]
     for name, bar in (("block-shuffled", ">= 0.9"), ("random", "")):
@@ -55,9 +56,11 @@ def cold(folder: Path, args: Any) -> list[Row]:
 
 
 def _cold_epochs(folder: Path, args: Any) -> tuple[dict[str, list[list[float]]], float]:
-    """By order: MB/s, ms to make the loader, ms to the first batch, of each round; and the share of pages that could not be thrown out.
+    """MB/s, ms to create the loader and ms to the first batch, by order and round.
 
-    Each epoch in a child of its own: mapped pages stay."""
+    Also returns the share of pages that stayed in memory. Each epoch runs in its own process,
+    because mapped pages cannot be dropped.
+    """
     shuffled = pack_blobs(folder, args.cold_mb, "shuffle")
     plain = pack_blobs(folder, args.cold_mb, "source")
     ways = {
@@ -80,7 +83,7 @@ def _cold_epochs(folder: Path, args: Any) -> tuple[dict[str, list[list[float]]],
 
 
 def order(_: Path, args: Any) -> list[Row]:
-    """The first batch of a billion samples: milliseconds, and anonymous memory."""
+    """The first batch of a billion samples: milliseconds and anonymous memory."""
     rows = []
     for shuffle in ("True", "'full'"):
         found = [_printed(BILLION.format(shuffle=shuffle)) for _ in range(max(3, args.rounds // 2))]
@@ -102,7 +105,7 @@ def order(_: Path, args: Any) -> list[Row]:
 
 
 def _printed(program: str, *words: str) -> list[float]:
-    """What a program printed, as numbers."""
+    """Runs a program and returns the numbers that it prints."""
     output = subprocess.run(
         [sys.executable, "-c", program, *words], check=True, capture_output=True, text=True
     ).stdout

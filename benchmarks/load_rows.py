@@ -1,4 +1,4 @@
-"""One figure of benchmarks/load.py with its bar, and the record of all of them."""
+"""The figures of benchmarks/load.py with their targets, and their record."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from benchmarks.machine import quartiles
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One figure and its bar."""
+    """One figure and its target, such as ">= 0.95"; "" means none."""
 
     name: str
     figure: float
     low: float
     high: float
-    bar: str  # ">= 0.95"
+    bar: str
     note: str = ""
 
     @property
@@ -30,11 +30,14 @@ class Row:
 
     def __str__(self) -> str:
         missed = "" if self.reached else "MISSED"
-        return f"{self.name:44} {self.figure:9.3f} [{self.low:.3f}-{self.high:.3f}] {self.bar:>9} {missed}  {self.note}"
+        return (
+            f"{self.name:44} {self.figure:9.3f} [{self.low:.3f}-{self.high:.3f}] "
+            f"{self.bar:>9} {missed}  {self.note}"
+        )
 
 
 def middle(values: Sequence[float]) -> tuple[float, float, float]:
-    """Median, lower and upper quartile: a row's figures."""
+    """Median, lower and upper quartile, in the order of the fields of a row."""
     low, median, high = quartiles(values)
     return median, low, high
 
@@ -47,7 +50,7 @@ def record(
     options: Mapping[str, str],
     commit: str,
 ) -> None:
-    """Keeps the rows, each with the commit it was measured at. Those of the record that were not measured now stay, in their place."""
+    """Writes the rows, each with its commit. Rows of the record that were not measured stay."""
     kept = (
         {row["name"]: row for row in json.loads(path.read_text())["rows"]} if path.exists() else {}
     )

@@ -1,4 +1,4 @@
-"""What benchmarks/load.py measures: datasets packed from the corpus, and who loads them."""
+"""The datasets and the loaders that benchmarks/load.py measures."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from fastload._decode.backend import DecodeBatch
 from fastload._decode.native import NativeBackend
 from fastload._load.options import DEFAULT_PREFETCH
 
-Epoch = Callable[[], int]  # loads once through the data; how many images that were
+Epoch = Callable[[], int]  # loads all data once and returns the number of images
 RRC = [T.RandomResizedCrop(224), T.HorizontalFlip()]
 
 
 def pack_photos(folder: Path, copies: int) -> Path:
-    """The corpus's photographs, several times."""
+    """Packs several copies of the photographs of the corpus."""
     for copy in range(copies):
         (folder / "photos" / f"{copy:02}").mkdir(parents=True)
         for path in photo_paths():
@@ -40,7 +40,7 @@ def pack_photos(folder: Path, copies: int) -> Path:
 
 
 def write_gray(folder: Path, count: int) -> Path:
-    """128x128 gray JPEGs in two class folders, cut out of the photographs."""
+    """Writes 128x128 gray crops of the photographs as JPEGs in two class folders."""
     photos = [
         np.asarray(Image.open(path).convert("L").resize((256, 256))) for path in photo_paths()[:64]
     ]
@@ -64,7 +64,7 @@ def loader_epochs(
     *,
     shuffle: bool | str = True,
 ) -> Epoch:
-    """fastload.DataLoader, an epoch a call; the same epoch every time."""
+    """Loads one epoch per call with fastload.DataLoader, always the same one."""
     loader = fastload.DataLoader(
         packed, batch, shuffle=shuffle, drop_last=True, transform=transform, num_workers=threads
     )
@@ -85,9 +85,12 @@ def core_epochs(
     *,
     same: bool = False,
 ) -> Epoch:
-    """The bare native core on the same plans: all requests made before, batches kept under way as the loader does.
+    """Decodes with the bare native core and the same plans.
 
-    ``moments``: when each batch was there. ``same``: the first batch again and again; what varies then is the machine."""
+    All requests are prepared in advance, and as many batches are in flight as in the loader.
+    ``moments`` receives the time when each batch was finished. ``same`` repeats the first batch, so
+    that only the machine varies.
+    """
     loader = fastload.DataLoader(
         packed, batch, shuffle=True, drop_last=True, transform=transform, num_workers=threads
     )
@@ -97,8 +100,8 @@ def core_epochs(
     order: Any = loader.order
     for ids in order.batches(order.begin()):
         planned = pipeline.planner.plan(ids, 0)
-        asked = pipeline.images.requests(chosen, planned.records, planned.rows[chosen.name])
-        made.append((asked.sources, asked.requests))
+        request = pipeline.images.requests(chosen, planned.records, planned.rows[chosen.name])
+        made.append((request.sources, request.requests))
     if same:
         made = made[:1] * len(made)
     outputs = [
@@ -129,7 +132,7 @@ def core_epochs(
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """When a batch was there, and what the host of a virtual machine had taken till then."""
+    """When a batch was finished, and the CPU time that the host had taken until then."""
 
     clock: float = field(default_factory=time.perf_counter)
     stolen: float = field(default_factory=stolen_s)
@@ -137,14 +140,17 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Gaps:
-    """Seconds between the batches of an epoch, without those in which the host disturbed; how many those were."""
+    """Seconds between the batches of an epoch, and how many intervals the host disturbed."""
 
     seconds: list[float]
     disturbed: int
 
 
 def loader_gaps(packed: Path, batch: int, threads: int) -> Callable[[], Gaps]:
-    """Between the batches of an epoch, but for the first ones, which come out of the stock; each call loads the next epoch."""
+    """Intervals between the batches of an epoch, without the first, prefetched ones.
+
+    Each call loads the next epoch.
+    """
     loader = fastload.DataLoader(
         packed, batch, shuffle=True, drop_last=True, transform=RRC, num_workers=threads
     )
@@ -152,7 +158,7 @@ def loader_gaps(packed: Path, batch: int, threads: int) -> Callable[[], Gaps]:
 
 
 def core_gaps(packed: Path, batch: int, threads: int, *, same: bool = False) -> Callable[[], Gaps]:
-    """The same of the bare core."""
+    """The same for the bare core."""
     moments: list[Moment] = []
     run = core_epochs(packed, RRC, batch, threads, moments, same=same)
 
@@ -172,7 +178,7 @@ def _gaps(moments: list[Moment], ahead: int) -> Gaps:
 
 
 class Files(torch.utils.data.Dataset[Any]):
-    """The usual map-style dataset: cv2 reads and decodes."""
+    """A typical map-style dataset: cv2 reads and decodes."""
 
     def __init__(self, folder: Path) -> None:
         self._paths = sorted(str(path) for path in folder.rglob("*.jpg"))
@@ -186,7 +192,7 @@ class Files(torch.utils.data.Dataset[Any]):
 
 
 def torch_epochs(folder: Path, batch: int, workers: int) -> Epoch:
-    """torch's own DataLoader with as many worker processes; its workers stay between epochs."""
+    """torch's DataLoader with as many persistent worker processes."""
     cv2.setNumThreads(1)
     loader = torch.utils.data.DataLoader(
         Files(folder),
@@ -200,7 +206,7 @@ def torch_epochs(folder: Path, batch: int, workers: int) -> Epoch:
 
 
 def pack_blobs(folder: Path, megabytes: int, order: str) -> Path:
-    """Records of 110 kB that cost nothing to decode, so that the disk is what is measured."""
+    """Packs records of 110 kB that need no decoding, so that only the disk is measured."""
 
     def samples() -> Iterator[dict[str, Any]]:
         for number in range(megabytes * 1_000_000 // 110_000):

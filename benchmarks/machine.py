@@ -1,4 +1,4 @@
-"""What a figure was measured on: printed above every table, kept in every JSON file."""
+"""The machine and the versions that a figure was measured with, for every table and JSON file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fastload._common.cpus import available_cpus
 
 
 def describe(*packages: str) -> dict[str, str]:
-    """Processor, system, versions, and how busy the machine is with other work."""
+    """CPU, operating system, versions and load average."""
     return {
         "processor": _processor(),
         "cpus": str(available_cpus()),
@@ -31,12 +31,12 @@ def describe(*packages: str) -> dict[str, str]:
 
 
 def describe_machine(*packages: str) -> str:
-    """The same in one line."""
+    """``describe`` in one line."""
     return ", ".join(f"{name} {value}" for name, value in describe(*packages).items())
 
 
 def spread(values: Sequence[float]) -> str:
-    """Median and quartiles of what was measured."""
+    """Median and quartiles as text."""
     low, middle, high = quartiles(values)
     return f"{middle:.2f} [{low:.2f}-{high:.2f}]"
 
@@ -50,7 +50,7 @@ def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
 
 
 def photo_paths() -> list[Path]:
-    """The photographs of the corpus: $FASTLOAD_CORPUS, or ../shared/corpus beside the project."""
+    """The photographs of the corpus in $FASTLOAD_CORPUS or ../shared/corpus."""
     folder = (
         Path(
             os.environ.get(
@@ -62,7 +62,7 @@ def photo_paths() -> list[Path]:
     paths = sorted(path for path in folder.glob("*") if path.is_file())
     if not paths:
         raise SystemExit(
-            f"no photographs in {folder}: set FASTLOAD_CORPUS to a folder that has photos/"
+            f"no photographs in {folder}: set FASTLOAD_CORPUS to a folder with a photos/ subfolder"
         )
     return paths
 

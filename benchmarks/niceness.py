@@ -1,10 +1,12 @@
-"""How far the decode threads step back (native/pool/pool.cpp, kNiceIncrement): evenness and speed of the loader by their niceness.
+"""Speed and variation of the loader by the niceness of its decode threads.
 
-    python -m benchmarks.niceness [--nicer 0,5,10,19] [--rounds 12] [--busy]         Linux; as root, or with CAP_SYS_NICE
+    python -m benchmarks.niceness [--nicer 0,5,10,19] [--rounds 12] [--busy]
 
-A consumer that only takes batches (RandomResizedCrop 224 of the corpus's photographs, 64 a batch); with --busy one that computes between
-them, on all processors, as a trainer on the CPU does. Every round loads an epoch with each niceness, every second round backwards.
-*variation* is from one batch to the next (benchmarks/evenness.py).
+The constant is kNiceIncrement in native/pool/pool.cpp. Needs Linux and root or CAP_SYS_NICE. The
+consumer takes batches of 64 (RandomResizedCrop 224 of the photographs of the corpus) and does
+nothing else; with --busy it computes between them on all CPUs, like a trainer on the CPU. Every
+round loads an epoch with each niceness, in reverse order in every second round. *variation* is from
+one batch to the next (benchmarks/evenness.py).
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--nicer", default="0,5,10,19", help="(default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=12)
-    parser.add_argument("--copies", type=int, default=8, help="of the corpus's photographs")
+    parser.add_argument(
+        "--copies", type=int, default=8, help="copies of each photograph of the corpus"
+    )
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--busy", action="store_true", help="compute between batches")
     options = parser.parse_args(argv)
@@ -54,13 +58,15 @@ def main(argv: Sequence[str] | None = None) -> int:
             loader, nicer, options.rounds, _computing() if options.busy else lambda: None
         )
     print(
-        f"\nmedians [quartiles] of {options.rounds} epochs of {len(loader) - loader.ahead - 1} gaps"
+        f"\nmedians [quartiles] of {options.rounds} epochs of "
+        f"{len(loader) - loader.ahead - 1} intervals"
     )
     for each, epochs in found.items():
         print(
-            f"  nicer by {each:2}: {spread([1e3 * float(np.mean(gaps)) for gaps in epochs])} ms a batch, variation "
-            f"{spread([100 * step_to_step(gaps) for gaps in epochs])} %, "
-            f"p99 / p50 of all {tail(epochs):.2f}"
+            f"  niceness +{each:2}: "
+            f"{spread([1e3 * float(np.mean(gaps)) for gaps in epochs])} ms per batch, "
+            f"variation {spread([100 * step_to_step(gaps) for gaps in epochs])} %, "
+            f"p99 / p50 {tail(epochs):.2f}"
         )
     return 0
 
@@ -68,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def compare(
     loader: fastload.DataLoader, nicer: Sequence[int], rounds: int, step: Callable[[], object]
 ) -> dict[int, list[list[float]]]:
-    """Niceness → the gaps between batches, epoch by epoch."""
+    """Niceness to the intervals between batches of each epoch."""
     found: dict[int, list[list[float]]] = {each: [] for each in nicer}
     gaps_of(loader, step)  # starts threads, fills caches
     for turn in range(rounds):
@@ -83,7 +89,7 @@ def compare(
 
 
 def gaps_of(loader: fastload.DataLoader, step: Callable[[], object]) -> list[float]:
-    """Of one epoch, but for its first batches, which come out of the stock."""
+    """The intervals of one epoch without its first, prefetched batches."""
     times = []
     for _ in loader:
         times.append(time.perf_counter())
@@ -92,7 +98,7 @@ def gaps_of(loader: fastload.DataLoader, step: Callable[[], object]) -> list[flo
 
 
 def decode_threads() -> list[int]:
-    """The core's threads in this process, by the name that it gives them."""
+    """The threads of the native core in this process, found by their name."""
     return [
         int(task.name)
         for task in Path("/proc/self/task").iterdir()
@@ -101,7 +107,7 @@ def decode_threads() -> list[int]:
 
 
 def _computing() -> Callable[[], object]:
-    """About as long as loading a batch takes."""
+    """Computes for about as long as loading a batch takes."""
     images = torch.randn(16, 32, 56, 56)
     filters = torch.randn(32, 32, 3, 3)
     return lambda: [torch.nn.functional.conv2d(images, filters, padding=1) for _ in range(6)]

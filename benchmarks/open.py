@@ -1,6 +1,8 @@
-"""How long opening a dataset of ten million samples takes, and how much memory: manifest and columns are made up, shards are sparse files.
+"""Time and memory to open a dataset of ten million samples.
 
-python -m benchmarks.open [--samples 10000000] [--shards 2200]
+    python -m benchmarks.open [--samples 10000000] [--shards 2200]
+
+Manifest and columns are generated, and shards are sparse files.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ PER_BLOCK = 76  # photographs of 110 kB in 8 MiB
 
 
 def make(folder: Path, n: int, n_shards: int) -> None:
-    """A dataset that can be opened, though not read."""
+    """Writes a dataset that can be opened but not read."""
     edges = np.linspace(0, n, n_shards + 1).astype(int).tolist()
     shards = []
     for number, (first, end) in enumerate(itertools.pairwise(edges)):
@@ -74,7 +76,8 @@ def main() -> int:
             dataset = open_dataset(name)
             times.append(1e3 * (time.perf_counter() - started))
         print(
-            f"{len(dataset)} samples in {options.shards} shards: {spread(times)} ms (n = 9), {anonymous_mb() - before:.1f} MB more"
+            f"{len(dataset)} samples in {options.shards} shards: {spread(times)} ms (n = 9), "
+            f"{anonymous_mb() - before:.1f} MB"
         )
     return 0
 

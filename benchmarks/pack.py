@@ -1,11 +1,12 @@
-"""How fast `fastload pack` is, beside FFCV's writer, a Pillow decode-and-re-encode loop and bare `jpegtran -optimize`, in one run.
+"""Speed of `fastload pack`, compared with FFCV's writer, re-encoding with Pillow, and jpegtran.
 
     python -m benchmarks.pack [--copies 10] [--rounds 3] [--json out.json]
 
-The photos of the corpus, each `copies` times under its own name; rounds are interleaved; every contender gets as many threads or
-processes as there are usable cores. Prints medians, spread and ratios, and the packer's peak anonymous memory. FFCV's writer
-(write_mode="jpg", quality 90: it cannot keep the bytes) takes part where `python -m benchmarks.peers.setup .venv-peers` has built it,
-jpegtran where it is installed (tools/jpeg_tools.sh).
+Packs `copies` copies of each photograph of the corpus, in interleaved rounds. Every tool gets as
+many threads or processes as there are cores. Prints medians, spread, ratios and the peak anonymous
+memory of the packer. FFCV's writer (write_mode="jpg", quality 90, because it cannot keep the bytes)
+is measured if `python -m benchmarks.peers.setup .venv-peers` has built it, and
+`jpegtran -optimize` if it is installed (tools/jpeg_tools.sh).
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ PEERS_PYTHON = ROOT / ".venv-peers" / "bin" / "python"
 
 
 def reencode(path: str) -> int:
-    """What packers without a lossless path do for one image."""
+    """Decodes and re-encodes one image, like packers without a lossless path."""
     file = io.BytesIO()
     with Image.open(path) as image:
         image.convert("RGB").save(file, "JPEG", quality=90)
@@ -42,7 +43,7 @@ def reencode(path: str) -> int:
 
 
 def run_pillow(folder: Path, out: Path, jobs: int) -> None:
-    """Decode, encode, append to one file."""
+    """Decodes and encodes all images and appends them to one file."""
     paths = [str(path) for path in sorted(folder.iterdir())]
     with out.open("wb") as file, ProcessPoolExecutor(jobs) as pool:
         for size in pool.map(reencode, paths, chunksize=16):
@@ -57,7 +58,7 @@ def jpegtran(paths: list[str]) -> None:
 
 
 def run_jpegtran(folder: Path, jobs: int) -> None:
-    """Nothing but the lossless rewrite, one process a file, `jobs` at a time."""
+    """Only the lossless rewrite, one process per file, `jobs` at a time."""
     paths = [str(path) for path in sorted(folder.iterdir())]
     threads = [threading.Thread(target=jpegtran, args=(paths[i::jobs],)) for i in range(jobs)]
     for thread in threads:
@@ -67,13 +68,15 @@ def run_jpegtran(folder: Path, jobs: int) -> None:
 
 
 def run_fastload(folder: Path, dest: Path) -> tuple[float, float]:
-    """Packs in a child; returns the seconds of pack() itself and the child's peak anonymous memory in MB."""
+    """Packs in a child process; returns the seconds of pack() and the peak anonymous MB."""
     program = (
-        "import sys, threading, time\nfrom fastload._pack.packer import pack\npeak = 0\ndone = threading.Event()\n"
+        "import sys, threading, time\nfrom fastload._pack.packer import pack\n"
+        "peak = 0\ndone = threading.Event()\n"
         "def watch():\n    global peak\n    while not done.wait(0.01):\n"
         "        text = open('/proc/self/status').read()\n"
         "        peak = max(peak, int(text.split('RssAnon:')[1].split()[0]))\n"
-        "threading.Thread(target=watch, daemon=True).start()\nbegin = time.perf_counter()\npack(sys.argv[1], sys.argv[2])\n"
+        "threading.Thread(target=watch, daemon=True).start()\n"
+        "begin = time.perf_counter()\npack(sys.argv[1], sys.argv[2])\n"
         "print(time.perf_counter() - begin, peak)\ndone.set()"
     )
     result = subprocess.run(
@@ -87,7 +90,7 @@ def run_fastload(folder: Path, dest: Path) -> tuple[float, float]:
 
 
 def run_ffcv(folder: Path, dest: Path, jobs: int) -> float:
-    """The seconds of its writer itself, without Python's start and its import."""
+    """Seconds of FFCV's writer, without the start of Python and the import."""
     command = [
         str(PEERS_PYTHON),
         "-m",
@@ -123,7 +126,7 @@ def timed(call: Callable[[], None]) -> float:
 
 
 def measure(folder: Path, rounds: int, work: Path) -> tuple[dict[str, list[float]], float]:
-    """Seconds of each contender in each round, interleaved, and the packer's peak memory."""
+    """Seconds of each tool in each interleaved round, and the peak memory of the packer."""
     jobs = available_cpus()
     dest = work / "packed"
     peaks = [0.0]
@@ -171,13 +174,15 @@ def main() -> int:
     for key, value in machine.items():
         print(f"{key:>12}: {value}")
     print(
-        f"{n} JPEGs ({len(photos)} photos x {options.copies}), {options.rounds} rounds interleaved, {available_cpus()} jobs"
+        f"{n} JPEGs ({len(photos)} photos x {options.copies}), {options.rounds} interleaved "
+        f"rounds, {available_cpus()} jobs"
     )
-    ours = statistics.median(seconds["fastload pack"])
-    for contender, times in seconds.items():
+    fastload_s = statistics.median(seconds["fastload pack"])
+    for name, times in seconds.items():
         middle = statistics.median(times)
         print(
-            f"{contender:20} {n / middle:7.0f} images/s, seconds a round {spread(times)}; fastload pack is {middle / ours:.2f} x as fast"
+            f"{name:20} {n / middle:7.0f} images/s, {spread(times)} s per round; "
+            f"fastload pack is {middle / fastload_s:.2f} times as fast"
         )
     print(f"peak anonymous memory of fastload pack: {peak:.0f} MB")
     if options.json:

@@ -1,8 +1,8 @@
-"""What fastload.StepProbe costs a step: CPU time of a loop that does nothing, with the probe less without it.
+"""Overhead of fastload.StepProbe per step: CPU time of an empty loop with and without the probe.
 
     python -m benchmarks.probe [--steps 20000] [--rounds 15] [--every 10]
 
-CPU time of this process, so that a busy machine does not count as the probe's; the two loops take turns.
+Measures the CPU time of this process, so that other processes do not count. The loops alternate.
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ def main() -> int:
                 cpu_us(lambda: bare(each.watch(batches)), options.steps) - free
             )
     print(
-        f"\nus of CPU time a step, every={options.every}, median [quartiles] of {options.rounds} rounds of {options.steps} steps"
+        f"\nus of CPU time per step, every={options.every}, median [quartiles] of "
+        f"{options.rounds} rounds of {options.steps} steps"
     )
     for name, values in costs.items():
         print(f"  {name:20} {spread(values)}")

@@ -1,6 +1,8 @@
-"""Records `fastload bench decode`, `load` and `io` on the corpus photographs into benchmarks/results/, and writes the page anew.
+"""Records `fastload bench decode`, `load` and `io` with the corpus, and rewrites the page.
 
-python -m benchmarks.record [--only decode,load,io] [--copies 8] [--quick]        (about 4 minutes on 2 cores)
+    python -m benchmarks.record [--only decode,load,io] [--copies 8] [--quick]
+
+Takes about 4 minutes on 2 cores. The results go to benchmarks/results/.
 """
 
 from __future__ import annotations
@@ -32,23 +34,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--copies",
         type=int,
         default=8,
-        help="of each photograph, for the disk (default: %(default)s)",
+        help="copies of each photograph, for the disk (default: %(default)s)",
     )
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--results", type=Path, default=document.RESULTS)
     parser.add_argument("--docs", type=Path, default=document.DOCS)
     options = parser.parse_args(argv)
     photos = photo_paths()
-    with tempfile.TemporaryDirectory(
-        dir=Path.cwd()
-    ) as name:  # not in /tmp, which may live in memory
-        pictures = Path(name) / "pictures"
+    with tempfile.TemporaryDirectory(dir=Path.cwd()) as name:  # /tmp may be in memory
+        images = Path(name) / "images"
         packed = Path(name) / "packed"
-        pictures.mkdir()
+        images.mkdir()
         for copy in range(options.copies):
             for path in photos:
-                shutil.copyfile(path, pictures / f"{copy:02}-{path.name}")
-        fastload.pack(pictures, packed)
+                shutil.copyfile(path, images / f"{copy:02}-{path.name}")
+        fastload.pack(images, packed)
         for kind in options.only.split(","):
             sys.stderr.write(f"fastload bench {kind} ...\n")
             found = measured(
@@ -60,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def measured(words: Sequence[str]) -> dict[str, object]:
-    """What `fastload bench ... --json` prints."""
+    """The output of `fastload bench ... --json`."""
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         code = command(["bench", *words, "--json"])

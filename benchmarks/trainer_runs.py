@@ -1,4 +1,4 @@
-"""What benchmarks/trainers.py runs: the five trainers' data, one training in a process of its own, and the figures of its metrics.jsonl."""
+"""Runs the trainers of benchmarks/trainers.py: datasets, one process per training, its figures."""
 
 from __future__ import annotations
 
@@ -26,29 +26,29 @@ from fastload._tools.scenes import imagenet
 from tools.makedata import captcha, gray, nuscenes, openlane
 
 WAYS = ("plain", "fastload", "no loading")
-EPOCHS = 2  # the loss is that of the second
-FILLING = 4  # steps at the start of an epoch in which a loader's queue of batches fills
-EMPTYING = 4  # steps at its end in which the queue empties
-# Imported once, by the process of which every run is a copy: torch takes 3 s to import, and its optimizers another 2 s.
+EPOCHS = 2  # the loss is taken from the second
+FILLING = 4  # steps at the start of an epoch in which the prefetch queue fills
+EMPTYING = 4  # steps at its end in which the queue drains
+# Imported once by the fork server: torch takes 3 s to import, and its optimizers another 2 s.
 PRELOADED = ("torch._dynamo", "benchmarks.trainer_runs")
 
 
 @dataclass(frozen=True, slots=True)
 class Trainer:
-    """One example, and how much of it is run."""
+    """One example and the size of its run."""
 
     letter: str
     about: str
-    make: Callable[..., object]  # generates the pictures
-    made: int  # so many different samples; an epoch repeats them
+    make: Callable[..., object]  # generates the images
+    made: int  # number of different samples, which an epoch repeats
     batch_size: int
-    steps: int  # an epoch
-    train: str = "."  # where in the pictures the training samples are
+    steps: int  # per epoch
+    train: str = "."  # subfolder with the training samples
     encode: str = "keep"
 
 
-# Batches are such that a step takes 0.1 to 0.5 s on two cores: there are enough of them in a few seconds, and each lasts longer than most
-# of a virtual machine's slow moments.
+# With these batch sizes a step takes 0.1 to 0.5 s on two cores: a few seconds contain enough steps,
+# and a step lasts longer than most slow moments of a virtual machine.
 TRAINERS = {
     "lanes": Trainer("A", "1920x1280 to 960x720, polylines", openlane.make, 16, 2, 24),
     "bev": Trainer("B", "six cameras of 1600x900 to 704x256", nuscenes.make, 8, 1, 24),
@@ -60,27 +60,27 @@ TRAINERS = {
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """One training. Times are of its steady steps only; variations of those among them that the host did not disturb."""
+    """One training run. Times cover the steady steps, variations the undisturbed ones of them."""
 
     loss: float  # mean of the last epoch
     samples_per_s: float
     waiting: float  # share of the time spent waiting for data
-    variation: float  # of the step time: standard deviation over mean
-    step_to_step: float  # the same without slow changes: benchmarks/evenness.py
-    steps: int  # that count
-    disturbed: int = 0  # of them
+    variation: float  # standard deviation of the step time divided by its mean
+    step_to_step: float  # the same without slow changes (benchmarks/evenness.py)
+    steps: int  # number of steady steps
+    disturbed: int = 0  # how many of them the host disturbed
 
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """One dataset in both forms."""
+    """One dataset as files and packed."""
 
     source: Path
     packed: Path
     validation: tuple[Path, Path] | None = None  # source, packed
 
-    def words(self, way: str) -> list[str]:
-        """The arguments that name it."""
+    def arguments(self, way: str) -> list[str]:
+        """The command-line arguments for this dataset."""
         number = 0 if way == "plain" else 1
         return [
             str((self.source, self.packed)[number]),
@@ -89,11 +89,11 @@ class Data:
 
 
 def prepare(name: str, trainer: Trainer, folder: Path) -> Data:
-    """Pictures, made and packed; an epoch has exactly the steps that are wanted."""
-    pictures = folder / "pictures"
+    """Generates and packs images, so that an epoch has exactly ``trainer.steps`` steps."""
+    images = folder / "images"
     need = trainer.steps * trainer.batch_size
-    trainer.make(pictures, n=min(trainer.made, need), jobs=os.cpu_count() or 1)
-    source = pictures / trainer.train
+    trainer.make(images, n=min(trainer.made, need), jobs=os.cpu_count() or 1)
+    source = images / trainer.train
     packed = folder / "packed"
     {"lanes": _repeat_frames, "bev": _repeat_rigs, "captcha": _repeat_rows}.get(
         name, _repeat_files
@@ -106,12 +106,12 @@ def prepare(name: str, trainer: Trainer, folder: Path) -> Data:
         fastload.pack(source, packed, encode=trainer.encode)
     if name != "classifier":
         return Data(source, packed)
-    fastload.pack(pictures / "val", folder / "packed-val")
-    return Data(source, packed, (pictures / "val", folder / "packed-val"))
+    fastload.pack(images / "val", folder / "packed-val")
+    return Data(source, packed, (images / "val", folder / "packed-val"))
 
 
 def _repeat_files(source: Path, need: int) -> None:
-    """Class folders: further names of the same files."""
+    """Adds hard links to the files of class folders."""
     files = sorted(source.rglob("*.jpg"))
     for number in range(len(files), need):
         file = files[number % len(files)]
@@ -121,7 +121,7 @@ def _repeat_files(source: Path, need: int) -> None:
 
 
 def _repeat_frames(source: Path, need: int) -> None:
-    """A label file for each, with the same picture behind it."""
+    """Copies label files, which keep referring to the same images."""
     files = sorted((source / "annotations").rglob("*.json"))
     for number in range(len(files), need):
         file = files[number % len(files)]
@@ -147,12 +147,12 @@ def _repeat_rows(source: Path, need: int) -> None:
 def trained(
     name: str, trainer: Trainer, data: Data, way: str, *, seed: int, folder: Path
 ) -> Trained:
-    """One run, in a process of its own; what it printed goes nowhere."""
+    """Runs one training in its own process."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(PRELOADED))
     metrics = folder / f"{name}-{way.replace(' ', '-')}-{seed}.jsonl"
     words = [
-        *data.words(way),
+        *data.arguments(way),
         "--batch-size",
         str(trainer.batch_size),
         "--epochs",
@@ -164,25 +164,26 @@ def trained(
         "--metrics",
         str(metrics),
     ]
-    here, there = context.Pipe(duplex=False)
-    process = context.Process(target=_run, args=(name, words, way, there))
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_run, args=(name, words, way, sender))
     process.start()
-    there.close()
+    sender.close()
     try:
-        losses, stolen = here.recv()
+        losses, stolen = receiver.recv()
     except EOFError:
         losses = None
         stolen = []
     process.join()
     if process.exitcode or losses is None:
         raise SystemExit(
-            f"examples.{name}, {way}: ended with exit code {process.exitcode}, what it said stands above"
+            f"examples.{name}, {way}: the process ended with exit code {process.exitcode}; see its "
+            "output above"
         )
     return figures(read_metrics(metrics).steps, losses[-1], trainer.steps, stolen)
 
 
 def _run(name: str, words: list[str], way: str, answer: Connection) -> None:
-    """The child's side: what the example's own last lines do."""
+    """Runs in the child process, like the last lines of the example."""
     module = importlib.import_module(
         f"examples.{name}_torch" if way == "plain" else f"examples.{name}"
     )
@@ -190,29 +191,32 @@ def _run(name: str, words: list[str], way: str, answer: Connection) -> None:
     parser.add_argument("--val")
     parser.set_defaults(accumulate=4, compile=False, save_every=0, resume=None)
     with running(parser.parse_args(words)) as run:
-        probe = _Probe(run.probe, again=way == "no loading")
+        probe = _Probe(run.probe, repeat=way == "no loading")
         losses = module.train(replace(run, main=False, probe=cast(fastload.StepProbe, probe)))
         answer.send((losses, probe.stolen))
 
 
 class _Probe:
-    """A step probe that also looks at what the host takes. ``again``: its loader gives its first batch again and again."""
+    """A step probe that also records the CPU time that the host takes during each step.
 
-    def __init__(self, probe: fastload.StepProbe, *, again: bool) -> None:
+    With ``repeat``, the loader returns its first batch in every step.
+    """
+
+    def __init__(self, probe: fastload.StepProbe, *, repeat: bool) -> None:
         self._probe = probe
-        self._once = again
-        self.stolen: list[float] = []  # seconds of processor time, step by step
+        self._repeat = repeat
+        self.stolen: list[float] = []  # CPU seconds per step
 
     def watch(self, loader: Any) -> Iterator[Any]:
-        if self._once:
+        if self._repeat:
             n = len(loader)
             batches = iter(loader)
-            loader = _Again(next(batches), n)
-            del batches  # ends the loader's threads' work
+            loader = _Repeated(next(batches), n)
+            del batches  # stops the threads of the loader
         steps = iter(self._probe.watch(loader))
         before = 0.0
         for number in itertools.count():
-            now = stolen_s()  # here the step before ends: the next batch is being asked for
+            now = stolen_s()  # the previous step ends when the next batch is requested
             if number:
                 self.stolen.append(now - before)
             before = now
@@ -228,7 +232,7 @@ class _Probe:
 
 
 @dataclass(frozen=True, slots=True)
-class _Again:
+class _Repeated:
     batch: Any
     n: int
 
@@ -242,9 +246,10 @@ class _Again:
 def figures(
     rows: Iterable[StepRow], loss: float, steps: int, stolen: Sequence[float] = ()
 ) -> Trained:
-    """Of the steps in the middle of each epoch of ``steps``; of all where epochs are too short to have one.
+    """Figures of the steps in the middle of each epoch, or of all steps if epochs are too short.
 
-    ``stolen``: what the host took during each step. Those in which it took much are left out of the variations, unless few would be left.
+    ``stolen`` is the CPU time that the host took during each step. Disturbed steps do not count for
+    the variations, unless more than half would be excluded.
     """
     rows = list(rows)
     filling, emptying = (FILLING, EMPTYING) if steps >= 2 * (FILLING + EMPTYING) else (0, 0)

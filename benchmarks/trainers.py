@@ -1,16 +1,20 @@
-"""The five trainers of examples/ with torch's DataLoader and with fastload: samples/s at equal loss, waiting, step-time variation.
+"""The five trainers of examples/ with torch's DataLoader and with fastload.
 
-    python -m benchmarks.trainers [--only lanes,gray] [--rounds 5] [--steps 24] [--json FILE]        (some 10 minutes on 2 cores)
+    python -m benchmarks.trainers [--only lanes,gray] [--rounds 5] [--steps 24] [--json FILE]
 
-Each run is a process of its own. Every round runs each trainer three ways, one after the other, every second round backwards: as it was
-(torch's DataLoader, two worker processes), with fastload, and without loading (the first batch again and again: no loader can be faster).
-All see the same samples as often, from the same weights; the seed is the round's. Figures come from the metrics.jsonl that the trainers
-write, a row a step, and count the middle of each epoch: at its ends a loader's stock of batches is filled and used up.
+Takes about 10 minutes on 2 cores and compares samples/s, final loss, waiting and the variation of
+the step time. Every round runs each trainer in three ways, each in its own process and in reverse
+order in every second round: plain (torch's DataLoader with two worker processes), with fastload,
+and without loading (the first batch is repeated, so no loader can be faster). All ways see the same
+samples equally often and start from the same weights; each round has its own seed. The figures are
+from the metrics.jsonl of the trainers, one row per step. Only the middle of each epoch counts,
+because the prefetch queue fills and drains at its ends.
 
-Variation is the standard deviation of the step time over its mean; the bar is for that. Beside it stands the same from step to step
-(benchmarks/evenness.py), which leaves out slow changes: a virtual machine that is slower for some seconds and then faster again is in the
-first and not in the second, which has all that a loader does every few steps. Steps in which the host took away more than a twentieth of
-the processors' time (/proc/stat, "steal") are left out of both, for all three ways, and counted.
+Variation is the standard deviation of the step time divided by its mean; the target applies to it.
+The variation from step to step (benchmarks/evenness.py) excludes slow changes, such as a virtual
+machine that is slower for some seconds, but includes everything that a loader does every few steps.
+Steps in which the host took more than 5 % of the CPU time (/proc/stat, "steal") are excluded from
+both and counted.
 """
 
 from __future__ import annotations
@@ -45,9 +49,9 @@ from fastload._tools.bench.machine import commit
 from fastload._tools.bench.measure import spread
 
 PACKAGES = ("torch", "pillow", "lmdb")
-BAR = 0.10  # of the step time's variation with fastload
-SAME = 0.01  # losses that differ by less are the same whatever the seeds say
-Runs = dict[str, dict[str, list[Trained]]]  # trainer → way → its runs, round by round
+BAR = 0.10  # target for the variation of the step time with fastload
+SAME = 0.01  # smaller relative differences of the loss always count as equal
+Runs = dict[str, dict[str, list[Trained]]]  # trainer to way to one run per round
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -56,8 +60,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--only", default=",".join(TRAINERS), help="(default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=5, help="(default: %(default)s)")
-    parser.add_argument("--steps", type=int, help="an epoch, of which there are two (default: 24)")
-    parser.add_argument("--folder", type=Path, help="where datasets are made")
+    parser.add_argument("--steps", type=int, help="steps per epoch, of two epochs (default: 24)")
+    parser.add_argument("--folder", type=Path, help="where datasets are created")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args(argv)
     chosen = {
@@ -73,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     rows = [row(name, chosen[name], ways) for name, ways in runs.items()]
     show(rows, options.rounds)
     if options.json:
-        told = {
+        report = {
             "machine": here,
             "commit": commit(Path(__file__).parent),
             "rounds": options.rounds,
@@ -87,15 +91,15 @@ def main(argv: Sequence[str] | None = None) -> int:
                 for name, ways in runs.items()
             },
         }
-        options.json.write_text(json.dumps(told, indent=1) + "\n")
+        options.json.write_text(json.dumps(report, indent=1) + "\n")
     return 0
 
 
 def compare(folder: Path, chosen: Mapping[str, Trainer], rounds: int) -> Runs:
-    """Round by round, trainer by trainer, way by way."""
+    """Runs every trainer in every way, round by round."""
     data: dict[str, Data] = {}
     for name, trainer in chosen.items():
-        sys.stderr.write(f"{time.strftime('%X')} {name}: making and packing pictures ...\n")
+        sys.stderr.write(f"{time.strftime('%X')} {name}: creating and packing images ...\n")
         data[name] = prepare(name, trainer, folder / name)
     runs: Runs = {name: {way: [] for way in WAYS} for name in chosen}
     for turn in range(rounds):
@@ -111,21 +115,22 @@ def compare(folder: Path, chosen: Mapping[str, Trainer], rounds: int) -> Runs:
 
 
 def row(name: str, trainer: Trainer, ways: Mapping[str, Sequence[Trained]]) -> dict[str, Any]:
-    """One trainer's figures. The gain is taken round by round: both sides then saw the same mood of the machine."""
-    plain, ours, alone = (ways[way] for way in WAYS)
+    """The figures of one trainer. The gain is taken per round, like in all comparisons."""
+    plain, fastload, no_loading = (ways[way] for way in WAYS)
     gains = [
-        one.samples_per_s / other.samples_per_s for one, other in zip(ours, plain, strict=True)
+        one.samples_per_s / other.samples_per_s for one, other in zip(fastload, plain, strict=True)
     ]
-    told = {
+    figures = {
         what: {
             way: spread([getattr(each, what) for each in own]).as_json()
             for way, own in ways.items()
         }
         for what in ("samples_per_s", "waiting", "variation", "step_to_step")
     }
-    told["loss"] = {way: spread([each.loss for each in ways[way]]).as_json() for way in WAYS[:2]}
+    figures["loss"] = {way: spread([each.loss for each in ways[way]]).as_json() for way in WAYS[:2]}
     own_work = statistics.median(
-        one.samples_per_s / other.samples_per_s for one, other in zip(plain, alone, strict=True)
+        one.samples_per_s / other.samples_per_s
+        for one, other in zip(plain, no_loading, strict=True)
     )
     return {
         "name": name,
@@ -133,36 +138,36 @@ def row(name: str, trainer: Trainer, ways: Mapping[str, Sequence[Trained]]) -> d
         "about": trainer.about,
         "batch_size": trainer.batch_size,
         "steps": trainer.steps,
-        "counted": ours[0].steps,
+        "counted": fastload[0].steps,
         "disturbed": {way: sum(each.disturbed for each in own) for way, own in ways.items()},
         "gain": spread(gains).as_json(),
-        **told,
+        **figures,
         "own_work": own_work,
         "limit": limit(own_work),
-        "losses": losses([each.loss for each in plain], [each.loss for each in ours]),
+        "losses": losses([each.loss for each in plain], [each.loss for each in fastload]),
     }
 
 
 def limit(own_work: float) -> str:
-    """What most of a step goes into with torch's DataLoader; ``own_work`` is the share that is left without loading."""
+    """What limits a step with torch's DataLoader.
+
+    ``own_work`` is the share of its time that remains without loading.
+    """
     if own_work > 2 / 3:
         return "the model"
     return "loading" if own_work < 1 / 3 else "both"
 
 
-def losses(plain: Sequence[float], ours: Sequence[float]) -> str:
-    """Are the final losses equal, as far as seeds let them be?"""
+def losses(plain: Sequence[float], fastload: Sequence[float]) -> str:
+    """Whether the final losses differ by more than the variation between seeds."""
     mean = statistics.mean(plain)
-    difference = (statistics.mean(ours) - mean) / mean
-    if min(len(plain), len(ours)) < 2:
+    difference = (statistics.mean(fastload) - mean) / mean
+    if min(len(plain), len(fastload)) < 2:
         return f"{difference:+.1%}, one seed"
-    noise = max(
-        SAME,
-        2
-        * math.sqrt(statistics.variance(plain) / len(plain) + statistics.variance(ours) / len(ours))
-        / mean,
-    )
-    return f"{difference:+.1%}, {'within' if abs(difference) <= noise else 'outside'} the noise of the seeds ({noise:.1%})"
+    variance = sum(statistics.variance(each) / len(each) for each in (plain, fastload))
+    noise = max(SAME, 2 * math.sqrt(variance) / mean)
+    side = "within" if abs(difference) <= noise else "outside"
+    return f"{difference:+.1%}, {side} the variation between seeds ({noise:.1%})"
 
 
 def show(rows: Sequence[Mapping[str, Any]], rounds: int) -> None:
@@ -180,19 +185,21 @@ def show(rows: Sequence[Mapping[str, Any]], rounds: int) -> None:
         "",
         "limit",
     )
-    title = f"samples/s, medians of {rounds} rounds [quartiles]; the rest: plain, fastload, and the variations without loading"
+    title = (
+        f"samples/s, medians of {rounds} rounds [quartiles]; other columns: plain, fastload, and "
+        "for variations no loading"
+    )
     table = Table(title, headings)
     for each in rows:
         gain = each["gain"]
         missed = each["variation"]["fastload"]["median"] >= BAR
-        plain, ours, alone = (f"{each['samples_per_s'][way]['median']:.1f}" for way in WAYS)
+        speeds = [f"{each['samples_per_s'][way]['median']:.1f}" for way in WAYS]
         table.rows.append(
             (
                 each["name"],
-                plain,
-                ours,
+                *speeds[:2],
                 f"{gain['median']:.2f} [{gain['low']:.2f}-{gain['high']:.2f}]",
-                alone,
+                speeds[2],
                 _both(each["waiting"], ".1%"),
                 _all(each["variation"]),
                 "MISSED" if missed else "",

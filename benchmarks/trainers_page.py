@@ -1,4 +1,4 @@
-"""The section "Trainers" of docs/benchmarks.md, out of what benchmarks/trainers.py recorded."""
+"""The section "Trainers" of docs/benchmarks.md, from the record of benchmarks/trainers.py."""
 
 from __future__ import annotations
 
@@ -21,27 +21,31 @@ HEADINGS = (
     "variation, fastload",
     "variation, no loading",
 )
-ABOUT = """The trainers of `examples/` on generated pictures, {rounds} interleaved rounds, each run in a process of its own, every second
-round backwards; {epochs} epochs, of which the middle counts (not the first {first} and the last {last} steps, in which a loader's stock of
-batches is filled and used up). *Plain* is torch's DataLoader with two worker processes over the files. *No loading* gives the trainer
-its first batch again and again: no loader can be faster. *Variation* is the standard deviation of the step time over its mean.
+ABOUT = """The trainers of `examples/` on generated images: {rounds} interleaved rounds of {epochs}
+epochs, each run in its own process, with the order reversed in every second round. The first
+{first} and last {last} steps of an epoch, in which the prefetch queue fills and drains, do not
+count. *Plain* is torch's DataLoader with two worker processes that read the image files. *No
+loading* repeats the first batch, so no loader can be faster. *Variation* is the standard deviation
+of the step time divided by its mean.
 
-**Model and decoding share these {cpus} cores**: what a loader uses the step lacks, so that much of plain's cost shows as a longer step and
-not as waiting. On a GPU the step keeps its length, and waits."""
-VARYING = """Both columns of a way are the variation of its step time: over all counted steps, and from step to step (the root of half the
-mean squared difference of neighbors, over the mean; where steps do not depend on each other it is the same). The first, for which the bar
-is, also has slow changes of the machine's speed. Left out are steps in which the host took more than a twentieth of the
-processors' time; their number stands behind, by way."""
+**The model and the loader share these {cpus} cores.** CPU time that the loader uses is missing in
+the step, so much of the cost of the plain loader appears as longer steps and not as waiting. On a
+GPU the steps keep their length, and the trainer waits."""
+VARYING = """Variation of the step time over all counted steps, and from step to step: the root of
+half the mean squared difference of consecutive steps, divided by the mean. Both are equal if steps
+are independent. The first one, to which the target applies, includes slow changes of the machine's
+speed. Steps in which the host of the virtual machine took more than 5 % of the CPU time are
+excluded; the last column counts them."""
 WAYS = ("plain", "fastload", "no loading")
 LIMITS = {
-    "the model": "the model's own work is most of a plain step",
-    "loading": "loading is most of a plain step",
-    "both": "a plain step is both, the model's work and loading",
+    "the model": "most of a plain step is the model",
+    "loading": "most of a plain step is loading",
+    "both": "a plain step is partly the model and partly loading",
 }
 
 
 def trainers(found: Found) -> tuple[list[str], dict[str, str]]:
-    """Speed, waiting and step-time variation of each trainer; then its losses; then what to make of it."""
+    """Speed, waiting and step-time variation of each trainer, then its losses and a summary."""
     rows = found["rows"]
     first, last = found["ends"]
     about = ABOUT.format(
@@ -55,12 +59,12 @@ def trainers(found: Found) -> tuple[list[str], dict[str, str]]:
         about,
         markdown(HEADINGS, [_speeds(row) for row in rows]),
         *(_varying(rows) if all("step_to_step" in row for row in rows) else ()),
-        "The loss is the mean of the last epoch; the seeds are the rounds.",
+        "The loss is the mean of the last epoch. Each round has its own seed.",
         markdown(
             ("trainer", "loss, plain", "loss, fastload", "difference"),
             [_losses(row) for row in rows],
         ),
-        *(f"- {_in_short(row)}" for row in rows),
+        *(f"- {_summary(row)}" for row in rows),
         _verdict(rows, found["bar"]),
     ], {}
 
@@ -83,16 +87,12 @@ def _varying(rows: Sequence[Found]) -> tuple[str, str]:
     headings = (
         "trainer",
         *(f"{way}, {which}" for way in WAYS for which in ("all", "step to step")),
-        "steps left out",
+        "excluded steps",
     )
     cells = [
         (
             f"{row['letter']} {row['name']}",
-            *(
-                f"{row[which][way]['median']:.1%} [{row[which][way]['low']:.1%}-{row[which][way]['high']:.1%}]"
-                for way in WAYS
-                for which in ("variation", "step_to_step")
-            ),
+            *(_percent(row[which][way]) for way in WAYS for which in ("variation", "step_to_step")),
             ", ".join(str(row["disturbed"][way]) for way in WAYS),
         )
         for row in rows
@@ -108,35 +108,40 @@ def _losses(row: Found) -> tuple[str, ...]:
     )
 
 
-def _in_short(row: Found) -> str:
-    """What most of a plain step goes into, and how near fastload comes to no loading at all."""
+def _summary(row: Found) -> str:
+    """What limits a plain step, and how close fastload is to no loading at all."""
     reached = (
         row["samples_per_s"]["fastload"]["median"] / row["samples_per_s"]["no loading"]["median"]
     )
     return (
-        f"{row['letter']} {row['name']}: {LIMITS[row['limit']]} (without loading a step takes {row['own_work']:.0%} of its time); "
-        f"with fastload the trainer runs at {reached:.0%} of the speed that it has without loading."
+        f"{row['letter']} {row['name']}: {LIMITS[row['limit']]} (without loading, a step takes "
+        f"{row['own_work']:.0%} of its time). With fastload the trainer reaches {reached:.0%} of "
+        "its speed without loading."
     )
 
 
 def _verdict(rows: Sequence[Found], bar: float) -> str:
-    """Whose step time varies more than it should, and whether the machine alone does that."""
-    told = f"Bar for the variation with fastload: below {bar:.0%}."
+    """Which trainers miss the target, and whether they also miss it without loading."""
+    text = f"Target for the variation with fastload: below {bar:.0%}. "
+    text += _judged(rows, bar, "variation")
     if all("step_to_step" in row for row in rows):
-        return f"{told} {_judged(rows, bar, 'variation')} *From step to step*: {_judged(rows, bar, 'step_to_step')}"
-    return f"{told} {_judged(rows, bar, 'variation')}"
+        text += f" *From step to step*: {_judged(rows, bar, 'step_to_step')}"
+    return text
 
 
 def _judged(rows: Sequence[Found], bar: float, which: str) -> str:
     missed = [row for row in rows if row[which]["fastload"]["median"] >= bar]
+    if not missed:
+        return "Met by all."
+    text = f"Missed by {', '.join(row['name'] for row in missed)}."
     noisy = [row["name"] for row in missed if row[which]["no loading"]["median"] >= bar]
-    return (
-        f"Missed by {', '.join(row['name'] for row in missed)}." if missed else "Reached by all."
-    ) + (
-        f" Without any loading it is also missed by {', '.join(noisy)}: the machine's own noise."
-        if noisy
-        else ""
-    )
+    if noisy:
+        text += f" {', '.join(noisy)} also miss it without loading, so the machine is the cause."
+    return text
+
+
+def _percent(value: Found) -> str:
+    return f"{value['median']:.1%} [{value['low']:.1%}-{value['high']:.1%}]"
 
 
 def _spread(value: Found) -> str:

@@ -1,6 +1,8 @@
-"""What rotating a finished image costs on the CPU: the native core and torch's grid_sample; other transforms in the loader.
+"""CPU time of rotating an image with the native core and torch, and of other transforms.
 
-python benchmarks/warp.py [--rounds N]      each round runs every contestant once; processor time, one thread each
+    python benchmarks/warp.py [--rounds N]
+
+Rounds are interleaved. Figures are CPU time with one thread each.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ LISTS = {
     "... ColorJitter": [*RRC, T.ColorJitter(0.4, 0.4, 0.4, 0.1)],
     "... GaussianBlur(9)": [*RRC, T.GaussianBlur(9)],
 }
-N = 8  # images at a time: what the loader's helpers take of 224x224
+N = 8  # images per call, as the helper threads of the loader process 224x224
 
 
 def main() -> int:
@@ -40,7 +42,9 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     options.add_argument("--rounds", type=int, default=15)
-    options.add_argument("--copies", type=int, default=4, help="of the corpus's photographs")
+    options.add_argument(
+        "--copies", type=int, default=4, help="copies of each photograph of the corpus"
+    )
     args = options.parse_args()
     for key, value in describe("torch").items():
         print(f"{key:>24}: {value}")
@@ -84,7 +88,7 @@ def _epoch(loader: fastload.DataLoader) -> Callable[[], int]:
 
 
 def _compared(contestants: dict[str, Callable[[], int]], rounds: int) -> dict[str, list[float]]:
-    """CPU time per image, in microseconds, of each round but the first."""
+    """CPU microseconds per image of each round except the first."""
     found: dict[str, list[float]] = {name: [] for name in contestants}
     for turn in range(rounds + 1):
         for name in list(contestants) if turn % 2 else reversed(list(contestants)):
@@ -99,9 +103,8 @@ def _print(what: str, found: dict[str, list[float]]) -> None:
     first = next(iter(found.values()))
     print(what)
     for name, times in found.items():
-        print(
-            f"  {name:32} {spread(times):24}  {spread([one / other for one, other in zip(times, first, strict=True)])} x the first"
-        )
+        ratios = [one / other for one, other in zip(times, first, strict=True)]
+        print(f"  {name:32} {spread(times):24}  {spread(ratios)} times the first")
 
 
 if __name__ == "__main__":

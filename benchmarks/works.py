@@ -1,4 +1,4 @@
-"""The works that benchmarks/decode.py measures: what is decoded to what, by fastload and by the recipe it is compared with."""
+"""The works that benchmarks/decode.py measures: how fastload and the recipe decode each sample."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Work:
     """One line of the table."""
 
     name: str
-    target: float  # ratio the project promises
+    target: float  # promised speed relative to the recipe
     sources: list[bytes]
     requests: NDArray[np.void]
     shape: tuple[int, int, int]  # height, width, channels
@@ -39,25 +39,25 @@ class Work:
     dtype: type[np.generic] = np.uint8
 
     def memory(self) -> NDArray[Any]:
-        """For a batch of all samples."""
+        """The shape of a batch with all samples."""
         height, width, channels = self.shape
         slot = (channels, height, width) if self.pixels.layout == "nchw" else self.shape
         return np.zeros((len(self.requests), *slot), self.dtype)
 
     def batch(self) -> DecodeBatch:
-        """All samples, with memory of its own."""
+        """A batch of all samples with its own output memory."""
         return DecodeBatch(self.sources, self.requests, self.memory(), self.pixels)
 
 
 def photos(count: int) -> list[bytes]:
-    """Ordinary photographs of the corpus, color only, spread over it."""
+    """Color photographs, evenly spread over the corpus."""
     files = [path.read_bytes() for path in photo_paths()]
     colored = [data for data in files if simplejpeg.decode_jpeg_header(data)[2] != "Gray"]
     return colored[:: max(1, len(colored) // count)][:count]
 
 
 def all_works(count: int, *, seed: int = 0) -> list[Work]:
-    """Every work of the table, over about `count` photographs."""
+    """All works, with about `count` photographs."""
     stored = photos(count)
     indexed = [_indexed(data) for data in stored]
     crops = [_random_crop(data, np.random.default_rng((seed, i))) for i, data in enumerate(stored)]
@@ -69,7 +69,7 @@ def all_works(count: int, *, seed: int = 0) -> list[Work]:
             .resize((128, 128), Image.Resampling.BILINEAR)
         )
         for data in stored
-    ] * 6  # so short that a batch of them is over before the second thread wakes
+    ] * 6  # short samples: a smaller batch would end before the second thread wakes up
     return [
         _crops("RRC 224, indexed", 1.8, stored, indexed, crops),
         _normalized("RRC 224, float32", _crops("", 1.8, stored, indexed, crops)),
@@ -111,7 +111,7 @@ def _crops(
 
 
 def _normalized(name: str, work: Work) -> Work:
-    """The same as trainers want it: normalized planes of float32. No bar was set for it; that of the bytes is taken."""
+    """The same work with normalized float32 planes as output. It uses the target of uint8."""
     mean, std = (
         np.array(values, np.float32) for values in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
     )
@@ -145,7 +145,7 @@ def _whole(name: str, target: float, stored: list[bytes], width: int, height: in
 
 
 def _raw(name: str, target: float, stored: list[bytes]) -> Work:
-    """Raw pixels against decoding the JPEG of the same picture."""
+    """Raw pixels, compared with decoding a JPEG of the same image."""
     raw = [simplejpeg.decode_jpeg(data) for data in stored]
     requests = new_requests(len(raw))
     requests["codec"] = Codec.RAW
@@ -160,7 +160,7 @@ def _raw(name: str, target: float, stored: list[bytes]) -> Work:
 def _indexed(data: bytes) -> tuple[bytes, Index | None, int]:
     module = core()
     if module is None:
-        raise SystemExit("the native core is not built: nothing to measure")
+        raise SystemExit("the native core is not built, so there is nothing to measure")
     rewritten = module.rewrite(data)
     jpeg = rewritten.jpeg
     index = rewritten.index
@@ -169,7 +169,7 @@ def _indexed(data: bytes) -> tuple[bytes, Index | None, int]:
 
 
 def _random_crop(data: bytes, random: np.random.Generator) -> tuple[int, int, int, int]:
-    """torchvision's RandomResizedCrop: 8 to 100 % of the area, sides 3:4 to 4:3."""
+    """A crop like torchvision's RandomResizedCrop: 8 to 100 % of the area, ratio 3:4 to 4:3."""
     height, width, *_ = simplejpeg.decode_jpeg_header(data)
     for _ in range(10):
         area = height * width * random.uniform(0.08, 1.0)
@@ -187,27 +187,29 @@ def _random_crop(data: bytes, random: np.random.Generator) -> tuple[int, int, in
 
 
 def _mosaics(stored: list[bytes], count: int) -> list[bytes]:
-    """1920x1280 of 2x2 photographs: about the bits per pixel of a driving camera."""
+    """A 1920x1280 mosaic of 2x2 photographs, with about the bits per pixel of a dash camera."""
     result = []
     for i in range(count):
         canvas = Image.new("RGB", (1920, 1280))
         for k in range(4):
-            picture = Image.open(io.BytesIO(stored[(4 * i + k) % len(stored)])).convert("RGB")
+            image = Image.open(io.BytesIO(stored[(4 * i + k) % len(stored)])).convert("RGB")
             canvas.paste(
-                picture.resize((960, 640), Image.Resampling.BICUBIC), (k % 2 * 960, k // 2 * 640)
+                image.resize((960, 640), Image.Resampling.BICUBIC), (k % 2 * 960, k // 2 * 640)
             )
         result.append(_encoded(canvas))
     return result
 
 
-def _encoded(picture: Image.Image) -> bytes:
-    return bytes(simplejpeg.encode_jpeg(np.asarray(picture), quality=90, colorsubsampling="420"))
+def _encoded(image: Image.Image) -> bytes:
+    return bytes(simplejpeg.encode_jpeg(np.asarray(image), quality=90, colorsubsampling="420"))
 
 
 def write_job(work: Work, path: Path, output: tuple[int, int, int, int] | None = None) -> None:
-    """A work as a file for the C++ driver (native/tests/driver.cpp), which runs it without Python.
+    """Writes a work to a file for the C++ driver (native/tests/driver.cpp), which needs no Python.
 
-    Requests and sources; ``output``: channels, planar, dtype, color, as numbers (native/pixels/output.h)."""
+    The file holds requests and sources. ``output`` is channels, planar, dtype and color as numbers
+    (native/pixels/output.h).
+    """
     height, width, channels = work.shape
     head = np.array(
         [len(work.requests), len(work.sources), height, width, *(output or (channels, 0, 0, 0))],

@@ -1,1 +1,1 @@
-"""fastload beside other loaders: same images, same work, each as its own docs recommend. `python -m benchmarks.peers --help`."""
+"""Compares fastload with other loaders, each set up as its documentation recommends."""

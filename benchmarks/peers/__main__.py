@@ -1,10 +1,11 @@
-"""fastload beside other loaders, on this machine: same images, same work, each in a process of its own, rounds interleaved.
+"""Compares fastload with other loaders on this machine: same images, same work, own processes.
 
-    python -m benchmarks.peers                                  all peers, all works, and packing (about 12 minutes on 2 cores)
+    python -m benchmarks.peers            all peers and works (about 12 minutes on 2 cores)
     python -m benchmarks.peers --peers fastload,ffcv --works rrc --rounds 3 --json out.json
-    python -m benchmarks.peers --quick                          does everything run? (its figures mean nothing)
+    python -m benchmarks.peers --quick    checks that everything runs; its figures mean nothing
 
-`make peers` sets up the venv first. A peer that cannot be installed or run is listed with the reason.
+Rounds are interleaved. `make peers` sets up the venv first. A peer that cannot be installed or run
+is listed with the reason.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from fastload._tools.bench.measure import part
 def main(argv: Sequence[str] | None = None) -> int:
     options = _options(argv)
     here = machine()
-    told = {
+    report = {
         "machine": here,
         "versions": _versions(options.peers),
         "commit": commit(Path(__file__).parent),
@@ -44,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     with tempfile.TemporaryDirectory(prefix="fastload-peers-") as name:
         folder = options.data or Path(name) / "data"
-        _say("making the images")
+        _say("creating the images")
         data.prepare(folder, options.works, quick=options.quick)
         _say("packing them for each peer")
         failed = packing.prepare(
@@ -66,20 +67,18 @@ def main(argv: Sequence[str] | None = None) -> int:
             found.table().show()
             print()
             compared.append(found)
-        told["works"] = [found.as_json() for found in compared]
+        report["works"] = [found.as_json() for found in compared]
         if not options.no_packing:
-            _pack(options, folder, Path(name) / "scratch", told)
-    told["reach"] = reached(compared)
-    for line in told["reach"]:
+            report["packing"] = _pack(options, folder, Path(name) / "scratch")
+    report["reach"] = summarize(compared)
+    for line in report["reach"]:
         print(line)
     if options.json:
-        options.json.write_text(json.dumps(told, indent=1) + "\n")
+        options.json.write_text(json.dumps(report, indent=1) + "\n")
     return 0 if any(found.lines for found in compared) else 1
 
 
-def _pack(
-    options: argparse.Namespace, folder: Path, scratch: Path, told: dict[str, object]
-) -> None:
+def _pack(options: argparse.Namespace, folder: Path, scratch: Path) -> dict[str, object]:
     work = options.works[0]
     _say(f"packing: {WORKS[work].title}")
     rows, wrong = packing.measure(
@@ -90,37 +89,34 @@ def _pack(
         packing.table(rows, n).show()
     for peer, why in wrong.items():
         print(f"{PEERS[peer].title}: could not pack: {why}")
-    told["packing"] = {
-        "work": work,
-        "n": n,
-        "rows": [row.as_json() for row in rows],
-        "failed": wrong,
-    }
+    return {"work": work, "n": n, "rows": [row.as_json() for row in rows], "failed": wrong}
 
 
-def reached(compared: Sequence[Compared]) -> list[str]:
-    """fastload against the best peer of each work, in the words of the goal."""
-    told = []
+def summarize(compared: Sequence[Compared]) -> list[str]:
+    """One line per work: fastload compared with the fastest other loader."""
+    summary = []
     for found in compared:
         by_name = {line.peer: line for line in found.lines}
-        ours, core = by_name.get("fastload"), by_name.get("core")
-        others = [line for line in found.lines if not PEERS[line.peer].ours]
-        if ours is None or not others:
+        fastload = by_name.get("fastload")
+        others = [line for line in found.lines if not PEERS[line.peer].is_fastload]
+        if fastload is None or not others:
             continue
+        per_s = fastload.per_s.middle
         best = max(others, key=lambda line: line.per_s.middle)
-        lightest = min(line.peak_mb for line in others)
-        said = (
-            f"{WORKS[found.work].title}: {ours.per_s.middle / best.per_s.middle:.2f} x the best peer ({PEERS[best.peer].title}), CPU "
-            f"time {part(ours.cpu_ms.middle, best.cpu_ms.middle)} of its, memory "
-            f"{ours.peak_mb / max(lightest, 0.1):.2f} x the least of all"
+        least_mb = min(line.peak_mb for line in others)
+        text = (
+            f"{WORKS[found.work].title}: {per_s / best.per_s.middle:.2f} times as fast as the next "
+            f"loader ({PEERS[best.peer].title}), "
+            f"{part(fastload.cpu_ms.middle, best.cpu_ms.middle)} times its CPU time, "
+            f"{fastload.peak_mb / max(least_mb, 0.1):.2f} times the least memory of the others"
         )
-        if core is not None:
-            said += f", {ours.per_s.middle / core.per_s.middle:.0%} of the bare core"
-        raw = by_name.get("fastload-raw")
-        if raw is not None:
-            said += f"; raw {raw.per_s.middle / max(best.per_s.middle, ours.per_s.middle):.2f} x the best JPEG figure"
-        told.append(said)
-    return told
+        if core := by_name.get("core"):
+            text += f", {per_s / core.per_s.middle:.0%} of the bare core"
+        if raw := by_name.get("fastload-raw"):
+            gain = raw.per_s.middle / max(best.per_s.middle, per_s)
+            text += f"; raw pixels are {gain:.2f} times as fast as the fastest JPEG loader"
+        summary.append(text)
+    return summary
 
 
 def _versions(peers: Sequence[str]) -> dict[str, str]:
@@ -153,20 +149,18 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
         "--seconds",
         type=float,
         default=1.5,
-        help="least length of one round (default: %(default)s)",
+        help="minimum length of one round (default: %(default)s)",
     )
     parser.add_argument(
         "--workers",
         type=int,
         default=available_cpus(),
-        help="threads or worker processes of each (default: %(default)s)",
+        help="threads or worker processes per loader (default: %(default)s)",
     )
-    parser.add_argument("--data", type=Path, help="keep the images here, to use them again")
+    parser.add_argument("--data", type=Path, help="keep the images in this folder and reuse them")
+    parser.add_argument("--no-packing", action="store_true", help="do not compare packing")
     parser.add_argument(
-        "--no-packing", action="store_true", help="leave out the comparison of packing"
-    )
-    parser.add_argument(
-        "--quick", action="store_true", help="few images, one short round: does it run?"
+        "--quick", action="store_true", help="few images and one short round, to check that it runs"
     )
     parser.add_argument("--json", type=Path, metavar="OUT", help="also write all figures to a file")
     options = parser.parse_args(argv)
@@ -181,7 +175,7 @@ def _some_of(known: tuple[str, ...]):  # type: ignore[no-untyped-def]
         unknown = [name for name in names if name not in known]
         if unknown:
             raise argparse.ArgumentTypeError(
-                f"{', '.join(unknown)}: expected some of {','.join(known)}"
+                f"{', '.join(unknown)}: expected names from {','.join(known)}"
             )
         return names
 

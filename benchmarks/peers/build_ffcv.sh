@@ -1,6 +1,7 @@
 #!/bin/sh
-# build_ffcv.sh PYTHON PREFIX: builds FFCV for PYTHON. Where OpenCV's and TurboJPEG's headers are installed it is pip alone; else, on
-# Debian and Ubuntu, their packages are unpacked under PREFIX: no root, and nothing outside of it changes.
+# build_ffcv.sh PYTHON PREFIX: builds FFCV for PYTHON with pip. If the headers of OpenCV and
+# TurboJPEG are missing, on Debian and Ubuntu, their packages are first unpacked below PREFIX. That
+# needs no root access and changes nothing outside of PREFIX.
 set -eu
 python=$1 prefix=$2
 if ! pkg-config --exists opencv4 libturbojpeg; then
@@ -14,7 +15,7 @@ if ! pkg-config --exists opencv4 libturbojpeg; then
     for package in *.deb; do dpkg -x "$package" .; done
     lib=$prefix/usr/lib/$(dpkg-architecture -qDEB_HOST_MULTIARCH 2> /dev/null || echo x86_64-linux-gnu)
     include=$prefix/usr/include/opencv4
-    # All that FFCV takes from OpenCV is cv::resize; the full header and pkg-config file name every module there is.
+    # FFCV only uses cv::resize; the full header and pkg-config file would require every module.
     printf '#include <opencv2/core.hpp>\n#include <opencv2/imgproc.hpp>\n' > "$include/opencv2/opencv.hpp"
     mkdir -p "$prefix/pc"
     printf 'Name: OpenCV\nDescription: core and imgproc\nVersion: 4\nCflags: -I%s\nLibs: -L%s -lopencv_core -lopencv_imgproc\n' \

@@ -1,4 +1,4 @@
-"""The images of the comparison: the same files for all. Photographs of the corpus, and generated streets."""
+"""The image files that all loaders read: photographs of the corpus and generated streets."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from fastload._tools.scenes import imagenet
 from tools.makedata import gray, nuscenes, openlane
 
 DONE = "done"
-# Distinct images; copies fill up, under names of their own, so that nobody profits from small caches.
+# Images per dataset. Copies under different names fill it up, so that small caches do not help.
 COUNTS = {"photos": 400, "gray": 2000, "large": 32, "cameras": 12}
 QUICK = {"photos": 16, "gray": 32, "large": 2, "cameras": 1}
 
 
 def prepare(folder: Path, works: list[str], *, quick: bool = False) -> None:
-    """Makes what is not there yet; a folder with the file ``done`` is complete."""
+    """Creates missing datasets; a folder with the file ``done`` is complete."""
     for kind in dict.fromkeys(WORKS[work].data for work in works):
         target = folder / kind
         if (target / DONE).exists():
@@ -49,16 +49,15 @@ def _images(kind: str, count: int, scratch: Path) -> list[Path]:
         openlane.make(scratch / "made", n=min(count, 12), jobs=jobs)
     else:
         nuscenes.make(scratch / "made", n=min(count, 4), jobs=jobs)
-        by_sample = sorted(
+        return sorted(
             (scratch / "made").rglob("*.jpg"),
             key=lambda path: (path.name.rsplit("__", 1)[1][:13], path.parent.name),
         )
-        return by_sample
     return sorted((scratch / "made").rglob("*.jpg"))
 
 
 def _photos(scratch: Path, count: int) -> list[Path]:
-    """Color photographs of the corpus; generated ones where there is no corpus."""
+    """Color photographs of the corpus, or generated ones if there is no corpus."""
     try:
         paths = photo_paths()
     except SystemExit:
@@ -78,7 +77,7 @@ def _photos(scratch: Path, count: int) -> list[Path]:
 
 
 def _gray(scratch: Path, count: int) -> list[Path]:
-    """Photographs made gray and 128x128; generated ones where there is no corpus."""
+    """Photographs in grayscale at 128x128, or generated ones if there is no corpus."""
     try:
         paths = photo_paths()
     except SystemExit:

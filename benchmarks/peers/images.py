@@ -1,4 +1,4 @@
-"""One image by Pillow or OpenCV: what users write themselves around loaders that hand out bytes."""
+"""Decodes one image with Pillow or OpenCV, for loaders that leave decoding to the user."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from fastload._tools.bench.image_files import random_crop
 def by_pillow(
     source: bytes | Path | Image.Image, work: Work
 ) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """(H, W, C) uint8."""
+    """Returns (H, W, C) uint8."""
     image = (
         source
         if isinstance(source, Image.Image)
         else Image.open(io.BytesIO(source) if isinstance(source, bytes) else source)
     )
-    picture = image.convert("L" if work.gray else "RGB")
-    box = random_crop(picture.width, picture.height) if work.crop else None
+    converted = image.convert("L" if work.gray else "RGB")
+    box = random_crop(converted.width, converted.height) if work.crop else None
     height, width = work.size
-    if box is not None or picture.size != (width, height):
-        picture = picture.resize((width, height), Image.Resampling.BILINEAR, box=box)
-    pixels = np.array(picture)
+    if box is not None or converted.size != (width, height):
+        converted = converted.resize((width, height), Image.Resampling.BILINEAR, box=box)
+    pixels = np.array(converted)
     return pixels[:, :, None] if work.gray else pixels
 
 
 def by_opencv(source: bytes | memoryview | Path, work: Work) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """(H, W, C) uint8, RGB. The flags: no turning by EXIF, as in the recipe of most repositories."""
+    """Returns (H, W, C) uint8, RGB. EXIF orientation is ignored, as in most repositories."""
     cv2 = module("cv2")
     data = source.read_bytes() if isinstance(source, Path) else source
     flags = (
@@ -56,7 +56,7 @@ def by_opencv(source: bytes | memoryview | Path, work: Work) -> np.ndarray[Any, 
 
 
 def stacked(images: list[np.ndarray[Any, np.dtype[np.uint8]]]) -> Any:
-    """A sample: one image, or its cameras one behind the other, as a tensor."""
+    """A sample as a tensor: one image, or its cameras stacked."""
     import torch
 
     return torch.from_numpy(images[0] if len(images) == 1 else np.stack(images))

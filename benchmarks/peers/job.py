@@ -1,4 +1,4 @@
-"""What a contestant is asked: which images, what becomes of them, with how many workers."""
+"""The task of a loader: which images, how they are processed, and with how many workers."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-Batches = Callable[
-    [], Iterator[Any]
-]  # one epoch of uint8 batches, (N, H, W, C) or (N, C, H, W) or with cameras before H
+# One epoch of uint8 batches, (N, H, W, C) or (N, C, H, W), with cameras before H.
+Batches = Callable[[], Iterator[Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One line of the comparison. ``size``: (height, width) of what comes out."""
+    """One part of the comparison. ``size`` is the (height, width) of the output."""
 
     name: str
     title: str
@@ -24,11 +23,10 @@ class Work:
     data: str  # which images
     crop: bool = False  # random resized crop instead of the whole image
     gray: bool = False
-    cameras: int = 1  # images a sample
+    cameras: int = 1  # images per sample
 
     @property
     def channels(self) -> int:
-        """Of the output."""
         return 1 if self.gray else 3
 
 
@@ -46,7 +44,7 @@ WORKS = {
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A work, its images as files, and a place for what the peer packs them into."""
+    """A work, its image files, and the destination for the packed dataset of the peer."""
 
     work: Work
     samples: list[list[Path]]  # images of each sample
@@ -55,7 +53,7 @@ class Job:
 
     @staticmethod
     def of(work: str, data: Path, packed: Path, workers: int) -> Job:
-        """``data`` holds one folder a kind of images, with files NUMBER-CAMERA.jpg."""
+        """``data`` has one folder per kind of images, with files NUMBER-CAMERA.jpg."""
         files = sorted((data / WORKS[work].data).glob("*.jpg"))
         count = WORKS[work].cameras
         samples = [files[i : i + count] for i in range(0, len(files), count)]
@@ -63,27 +61,26 @@ class Job:
 
     @property
     def images(self) -> list[Path]:
-        """All of them, sample by sample."""
         return [path for sample in self.samples for path in sample]
 
 
 def module(name: str) -> Any:
-    """A module that may not be installed where types are checked; Any, so that both ways pass."""
+    """Imports a module that may be missing when types are checked, as Any."""
     return importlib.import_module(name)
 
 
 class Peer(Protocol):
     """One module of ``benchmarks/peers/adapters``."""
 
-    PACKAGES: tuple[str, ...]  # whose versions are told
-    NOTE: str  # what its docs recommend and is done here
-    CHECKSUM: bool  # of the data, written by default or as it is used here
+    PACKAGES: tuple[str, ...]  # packages whose versions are reported
+    NOTE: str  # settings used here, as its documentation recommends
+    CHECKSUM: bool  # whether the packed data has checksums as used here
 
     def pack(self, job: Job) -> None:
-        """Writes ``job.packed`` (a folder or a file in it); not for peers that read the files themselves."""
+        """Writes ``job.packed`` (a folder or a file in it). Peers that read files lack it."""
 
     def batches(self, job: Job) -> Batches:
-        """Ready to iterate, again and again."""
+        """Returns a function that starts an epoch."""
 
     def count(self, job: Job) -> int:
-        """Samples that can be read from ``job.packed``; raises what the peer raises."""
+        """Counts the samples that can be read from ``job.packed``; raises the peer's errors."""

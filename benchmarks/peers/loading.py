@@ -1,4 +1,4 @@
-"""Loading: every peer in a process of its own, in turn; medians, processor time, memory."""
+"""Measures loading: every peer in its own process, in turn; speed, CPU time and memory."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from benchmarks.peers.job import WORKS
 from benchmarks.peers.peers import PEERS, missing
 from fastload._common.tables import Table
 from fastload._tools.bench.children import Child, Round
-from fastload._tools.bench.measure import Spread, number, spread
+from fastload._tools.bench.measure import Spread, alternating, number, spread
 from fastload.errors import FastloadError
 
-SAME = 3.0  # levels by which the mean of all pixels may differ between peers that do the same work
-SAME_CROPS = 12.0  # the same where each draws its own crops
+# How far the mean pixel value (of 255) of peers that do the same work may differ.
+SAME = 3.0
+SAME_CROPS = 12.0  # if each peer draws its own crops
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,7 @@ class Line:
 
     peer: str
     per_s: Spread
-    cpu_ms: Spread  # an image
+    cpu_ms: Spread  # per image
     peak_mb: float
     mean: float  # of all pixels
 
@@ -41,23 +42,23 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """One work."""
+    """The results of one work."""
 
     work: str
     n: int
     lines: list[Line]
-    absent: dict[str, str]  # peer -> why
+    absent: dict[str, str]  # peer to the reason why it did not run
 
     def table(self) -> Table:
         table = Table(
-            f"{WORKS[self.work].title}, {self.n} images; images/s: median [quartiles] of interleaved rounds",
-            ("loader", "images/s", "fastload is", "CPU ms an image", "memory MB"),
+            f"{WORKS[self.work].title}, {self.n} images; median [quartiles] of interleaved rounds",
+            ("loader", "images/s", "fastload is", "CPU ms/image", "memory MB"),
         )
-        ours = next((line for line in self.lines if line.peer == "fastload"), None)
+        fastload = next((line for line in self.lines if line.peer == "fastload"), None)
         for line in sorted(self.lines, key=lambda line: -line.per_s.middle):
             ratio = (
-                f"{ours.per_s.middle / line.per_s.middle:.2f} x"
-                if ours and line is not ours
+                f"{fastload.per_s.middle / line.per_s.middle:.2f} x"
+                if fastload and line is not fastload
                 else ""
             )
             table.rows.append(
@@ -75,13 +76,15 @@ class Compared:
         return table
 
     def doubts(self) -> list[str]:
-        """Peers whose pixels are, on the whole, not those of the others."""
+        """Peers whose mean pixel value differs from the others, so that they may do other work."""
         if not self.lines:
             return []
         means = sorted(line.mean for line in self.lines)
-        middle, most = means[len(means) // 2], SAME_CROPS if WORKS[self.work].crop else SAME
+        middle = means[len(means) // 2]
+        most = SAME_CROPS if WORKS[self.work].crop else SAME
         return [
-            f"{PEERS[line.peer].title}: mean pixel {line.mean:.1f}, the others {middle:.1f}: not the same work?"
+            f"{PEERS[line.peer].title}: mean pixel value {line.mean:.1f}, others {middle:.1f}: "
+            "it may not do the same work"
             for line in self.lines
             if abs(line.mean - middle) > most
         ]
@@ -107,7 +110,7 @@ def compare(
     rounds: int,
     seconds: float,
 ) -> Compared:
-    """Each peer loads the same images; one that cannot is listed with its last words."""
+    """Lets each peer load the same images. A peer that fails is listed with its last output."""
     absent: dict[str, str] = {}
     found: dict[str, list[Round]] = {}
     means: dict[str, float] = {}
@@ -133,20 +136,17 @@ def compare(
                 str(workers),
                 str(seconds),
             ]
-            children[peer] = stack.enter_context(
-                Child(entry.title, command)
-            )  # they start side by side
+            children[peer] = stack.enter_context(Child(entry.title, command))
         for peer, child in list(children.items()):
             try:
                 child.wait()
-                means[peer] = child.round("warm").figures[
-                    "mean"
-                ]  # numba compiles, workers start, files come into memory
+                # Warm-up: numba compiles, workers start, files are read into memory.
+                means[peer] = child.round("warm").figures["mean"]
             except FastloadError as error:
                 absent[peer] = str(error).partition(": ")[2]
                 del children[peer]
         for turn in range(rounds):
-            for peer in list(children) if turn % 2 == 0 else list(children)[::-1]:
+            for peer in alternating(children, turn):
                 try:
                     found.setdefault(peer, []).append(children[peer].round())
                 except FastloadError as error:

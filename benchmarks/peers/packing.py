@@ -1,4 +1,4 @@
-"""Packing: time, bytes, and what is left when it is killed in the middle."""
+"""Measures packing: time, size, and the state of the output after a SIGKILL halfway."""
 
 from __future__ import annotations
 
@@ -25,12 +25,15 @@ TIMEOUT_S = 300
 
 @dataclass(slots=True)
 class Packed:
-    """One peer. ``left``: what its reader says to a pack that was killed; ``again``: what the same pack does then."""
+    """One peer.
+
+    ``killed`` tells how its reader treats a killed pack, ``again`` how the same pack restarts.
+    """
 
     peer: str
     seconds: list[float] = field(default_factory=list)
     n_bytes: int = 0
-    left: str = ""
+    killed: str = ""
     again: str = ""
 
     def as_json(self) -> dict[str, object]:
@@ -39,20 +42,20 @@ class Packed:
             "checksum": bool(adapter(self.peer).CHECKSUM),
             "seconds": spread(self.seconds).as_json(),
             "bytes": self.n_bytes,
-            "killed": self.left,
+            "killed": self.killed,
             "again": self.again,
         }
 
 
 def can_pack(peer: str) -> bool:
-    """It has a format of its own, and is no second line of one that was measured."""
+    """Whether the peer has its own format that no other entry measures."""
     return hasattr(adapter(peer), "pack") and peer not in ("core", "fastload-raw")
 
 
 def prepare(
     peers: Sequence[str], works: Sequence[str], data: Path, packed: Path, workers: int
 ) -> dict[str, str]:
-    """Packs what is loaded later, two at a time (nobody is timed here); why not, by peer."""
+    """Packs the datasets for loading, two at a time and untimed; returns the failures by peer."""
     wanted = {
         (peer, WORKS[work].data): work
         for peer in peers
@@ -74,7 +77,7 @@ def prepare(
 def measure(
     peers: Sequence[str], data: Path, scratch: Path, *, work: str, workers: int, rounds: int
 ) -> tuple[list[Packed], dict[str, str]]:
-    """Packs in turn, then kills one pack of each."""
+    """Packs in turn, then kills one pack of each peer."""
     rows = {peer: Packed(peer) for peer in peers if not missing(peer) and can_pack(peer)}
     wrong: dict[str, str] = {}
     for _ in range(rounds):
@@ -93,69 +96,73 @@ def measure(
 
 
 def table(rows: Sequence[Packed], n: int) -> Table:
-    ours = next((row for row in rows if row.peer == "fastload"), None)
-    told = Table(
-        f"packing {n} images; killed with SIGKILL half way, then read, then packed again",
-        ("loader", "images/s", "fastload is", "MB", "checksum", "after kill -9", "packed again"),
+    fastload = next((row for row in rows if row.peer == "fastload"), None)
+    found = Table(
+        f"Packing {n} images; then a pack is killed (SIGKILL) halfway, opened, and started again",
+        ("loader", "images/s", "fastload is", "MB", "checksum", "after SIGKILL", "started again"),
     )
     for row in sorted(rows, key=lambda row: spread(row.seconds).middle):
         each = spread(row.seconds)
         per_s = Spread(n / each.high, n / each.middle, n / each.low, each.n)
         ratio = (
-            f"{each.middle / spread(ours.seconds).middle:.2f} x" if ours and row is not ours else ""
+            f"{each.middle / spread(fastload.seconds).middle:.2f} x"
+            if fastload and row is not fastload
+            else ""
         )
-        told.rows.append(
+        found.rows.append(
             (
                 PEERS[row.peer].title,
                 str(per_s),
                 ratio,
                 number(row.n_bytes / 1e6),
                 "yes" if adapter(row.peer).CHECKSUM else "no",
-                row.left,
+                row.killed,
                 row.again,
             )
         )
-    return told
+    return found
 
 
 def _kill(row: Packed, dest: Path, data: Path, work: str, workers: int) -> None:
-    """Half of its bytes written, or half of its time gone, whichever is first."""
+    """Kills a pack after half of its bytes or half of its time, whichever is first."""
     process = _start("pack", row.peer, work, data, dest, workers)
-    begin, half = time.perf_counter(), spread(row.seconds).middle / 2
-    began: float | None = None
+    begin = time.perf_counter()
+    half_s = spread(row.seconds).middle / 2
+    first_write: float | None = None
     while process.poll() is None:
         written = _bytes(dest)
-        began = began or (time.perf_counter() if written else None)
+        now = time.perf_counter()
+        first_write = first_write or (now if written else None)
         if (
             written >= row.n_bytes / 2
-            or (began and time.perf_counter() - began > half)
-            or time.perf_counter() - begin > TIMEOUT_S
+            or (first_write and now - first_write > half_s)
+            or now - begin > TIMEOUT_S
         ):
             break
         time.sleep(0.005)
     _kill_all(process)
     n = len(Job.of(work, data, dest, 1).samples)
-    left = _bytes(dest)
+    written = _bytes(dest)
     code, words, _ = _run("count", row.peer, work, data, dest, workers)
     if code:
-        row.left = f"refused ({_short(words)})"
+        row.killed = f"refused ({_short(words)})"
     else:
-        row.left = f"opens with {words.split()[-1]} of {n}, no error"
-    row.left += f", {left / 1e6:.1f} MB left"
+        row.killed = f"opens without an error with {words.split()[-1]} of {n}"
+    row.killed += f", {written / 1e6:.1f} MB written"
     code, words, _ = _run("pack", row.peer, work, data, dest, workers)
     if code:
         row.again = f"fails ({_short(words)})"
         return
     code, words, _ = _run("count", row.peer, work, data, dest, workers)
     row.again = (
-        f"whole ({words.split()[-1]})"
+        f"complete ({words.split()[-1]})"
         if not code and words.split()[-1] == str(n)
         else f"wrong ({_short(words)})"
     )
 
 
 def _kill_all(process: subprocess.Popen[str]) -> None:
-    """The process and its workers, all by their ids, at once: as a machine that goes down does."""
+    """Kills the process and its workers by their ids at once, like a machine that loses power."""
     try:
         family = [
             psutil.Process(process.pid),
@@ -193,13 +200,13 @@ def _start(  # noqa: PLR0917
 def _run(  # noqa: PLR0917
     task: str, peer: str, work: str, data: Path, dest: Path, workers: int
 ) -> tuple[int, str, float]:
-    """Exit code, last words, and the seconds that the task itself took."""
+    """Exit code, last line of output, and the seconds that the task itself took."""
     process = _start(task, peer, work, data, dest, workers)
     try:
         out, errors = process.communicate(timeout=TIMEOUT_S)
     except subprocess.TimeoutExpired:
         _kill_all(process)
-        return 1, f"not done after {TIMEOUT_S} s", 0.0
+        return 1, f"still running after {TIMEOUT_S} s", 0.0
     lines = [line for line in (errors if process.returncode else out).splitlines() if line.strip()]
     words = lines[-1].strip() if lines else f"exit code {process.returncode}"
     seconds = float(words.split()[-1]) if task == "pack" and not process.returncode else 0.0

@@ -1,4 +1,4 @@
-"""The peers by name, and whether they can run here."""
+"""The compared loaders by name, and whether they can run here."""
 
 from __future__ import annotations
 
@@ -13,19 +13,21 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A peer: its adapter, what must be importable, and the works it takes part in (() = all)."""
+    """A loader: its adapter, the module that it needs, and its works (empty: all)."""
 
     title: str
     adapter: str
     module: str
     works: tuple[str, ...] = ()
-    ours: bool = False
+    is_fastload: bool = False
 
 
 PEERS = {
-    "fastload": Entry("fastload", "fastload_", "fastload", ours=True),
-    "fastload-raw": Entry("fastload, raw pixels", "fastload_raw", "fastload", ("gray",), ours=True),
-    "core": Entry("(bare native core)", "bare_core", "fastload._core", ours=True),
+    "fastload": Entry("fastload", "fastload_", "fastload", is_fastload=True),
+    "fastload-raw": Entry(
+        "fastload, raw pixels", "fastload_raw", "fastload", ("gray",), is_fastload=True
+    ),
+    "core": Entry("(bare native core)", "bare_core", "fastload._core", is_fastload=True),
     "torch-pil": Entry("torch + PIL, files", "torch_pil", "torch"),
     "torch-cv2": Entry("torch + OpenCV, files", "torch_cv2", "cv2"),
     "torch-lmdb": Entry("torch + OpenCV, LMDB", "torch_lmdb", "cv2"),
@@ -37,11 +39,11 @@ PEERS = {
     "streaming": Entry("MosaicML Streaming", "streaming", "streaming"),
     "datasets": Entry("HF datasets", "hf_datasets", "datasets"),
 }
-REASONS = "peers.json"  # in the venv: what setup could not install, and why
+REASONS = "peers.json"  # file in the venv: why setup could not install a peer
 
 
 def adapter(name: str) -> Any:
-    """The peer's module (see job.Peer)."""
+    """The module of a peer (see job.Peer)."""
     return importlib.import_module(f"benchmarks.peers.adapters.{PEERS[name].adapter}")
 
 
@@ -50,10 +52,10 @@ def missing(name: str) -> str:
     noted = Path(sys.prefix) / REASONS
     reasons = json.loads(noted.read_text()) if noted.exists() else {}
     if name in reasons:
-        return f"cannot be installed here: {reasons[name]}"
+        return f"installation failed: {reasons[name]}"
     module = PEERS[name].module
     try:
         found = importlib.util.find_spec(module)
     except ModuleNotFoundError:
         found = None
-    return "" if found else f"not installed (no module {module}); 'make peers' installs it"
+    return "" if found else f"module {module} is not installed; run 'make peers'"

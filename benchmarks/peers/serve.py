@@ -1,4 +1,7 @@
-"""The child of the comparison, one peer, one work: `python -m benchmarks.peers.serve load PEER WORK DATA PACKED WORKERS SECONDS`."""
+"""The child process of the comparison, for one peer and one work.
+
+python -m benchmarks.peers.serve load PEER WORK DATA PACKED WORKERS SECONDS
+"""
 
 from __future__ import annotations
 
@@ -19,14 +22,13 @@ from fastload._tools.bench.children import serve
 
 def main() -> None:
     task, peer, work, data, packed, workers, *rest = sys.argv[1:]
-    warnings.simplefilter("ignore")  # of peers about each other; errors are errors anyway
+    warnings.simplefilter("ignore")  # other libraries warn about each other
     module = adapter(peer)
     _with_environment(getattr(module, "environment", dict)())
     job = Job.of(work, Path(data), Path(packed), int(workers))
     if task == "pack":
-        getattr(
-            module, "ready", lambda: importlib.import_module(PEERS[peer].module)
-        )()  # packing is timed, not importing
+        # Import first, because only packing is timed.
+        getattr(module, "ready", lambda: importlib.import_module(PEERS[peer].module))()
         started = time.perf_counter()
         module.pack(job)
         print(f"\npacked {time.perf_counter() - started}")
@@ -37,7 +39,7 @@ def main() -> None:
 
 
 def _with_environment(wanted: dict[str, str]) -> None:
-    """Starts this program again where a peer needs variables that only count at the start."""
+    """Restarts this program if a peer needs environment variables that are read at startup."""
     if any(os.environ.get(name) != value for name, value in wanted.items()):
         os.execve(
             sys.executable,
@@ -60,19 +62,24 @@ def _loading(
 
 
 def _round(epoch: Callable[[], Any], job: Job, seconds: float) -> dict[str, Any]:
-    """Whole epochs until the time is full. The mean of all pixels, taken in the warm-up, tells whether all do the same."""
-    begin, n, epochs, mean = time.perf_counter(), 0, 0, 0.0
+    """Loads whole epochs for at least ``seconds``.
+
+    The warm-up also computes the mean pixel value, which shows whether all peers do the same work.
+    """
+    begin = time.perf_counter()
+    n = 0
+    mean = 0.0
     while True:
         total = 0
         for batch in epoch():
             count = len(batch) * (batch.shape[1] if batch.ndim == 5 else 1)
             total += count
-            if not epochs:
+            if not n:
                 _check(batch, job)
                 mean += float(batch.float().mean()) * count if seconds == 0 else 0.0
         if total != len(job.images):
-            raise SystemExit(f"an epoch of {total} images, expected {len(job.images)}")
-        n, epochs = n + total, epochs + 1
+            raise SystemExit(f"the epoch has {total} images, expected {len(job.images)}")
+        n += total
         if time.perf_counter() - begin >= seconds:
             return {"n": n, "seconds": time.perf_counter() - begin, "mean": mean / len(job.images)}
 
@@ -81,7 +88,7 @@ def _check(batch: Any, job: Job) -> None:
     sides = set(job.work.size)
     if batch.dtype.itemsize != 1 or not sides <= set(batch.shape[1:]):
         raise SystemExit(
-            f"a batch of {tuple(batch.shape)} {batch.dtype}, expected uint8 of {job.work.size}"
+            f"the batch is {tuple(batch.shape)} {batch.dtype}, expected uint8 of {job.work.size}"
         )
 
 

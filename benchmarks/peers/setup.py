@@ -1,7 +1,10 @@
-"""Sets up the venv of the comparison: `python -m benchmarks.peers.setup .venv-peers`, run by the project's own Python.
+"""Sets up the venv of the comparison. Run it with the Python of the project:
 
-The venv sees all packages of that Python (torch, fastload with its core ...): nothing large is installed twice. Each peer is installed by
-itself; what pip says where that fails goes into peers.json, and the comparison lists it.
+    python -m benchmarks.peers.setup .venv-peers
+
+The venv shares all packages of that Python (torch, fastload with its native core ...), so nothing
+large is installed twice. Each peer is installed separately. If that fails, the message of pip goes
+to peers.json, and the comparison lists it.
 """
 
 from __future__ import annotations
@@ -17,10 +20,11 @@ from pathlib import Path
 from benchmarks.peers.peers import REASONS
 from fastload._tools.bench.machine import package_version
 
-# streaming names old versions of numpy and of every cloud's client; what it imports here is these.
+# streaming requires old versions of NumPy and of all cloud clients; these are the packages that it
+# imports here.
 INSTALLS = {
     "dali": [["nvidia-dali-cuda120"]],
-    "spdl": [["spdl"], ["--no-deps", "av"]],  # av: its wheel holds the FFmpeg that spdl's does not
+    "spdl": [["spdl"], ["--no-deps", "av"]],  # the wheel of av contains FFmpeg, that of spdl not
     "webdataset": [["webdataset"]],
     "litdata": [["litdata"]],
     "streaming": [
@@ -66,9 +70,8 @@ def main() -> int:
     )
     if why:
         reasons["ffcv"] = why
-    if run(
-        [str(python), "-c", "import torchvision"]
-    ):  # a build for another torch breaks those who only look for it
+    # A torchvision that was built for another torch breaks packages that only check for it.
+    if run([str(python), "-c", "import torchvision"]):
         pip(python, "uninstall", "-y", "torchvision")
     (folder / REASONS).write_text(json.dumps(reasons, indent=1))
     for peer, text in reasons.items():
@@ -77,13 +80,13 @@ def main() -> int:
 
 
 def share(python: Path) -> None:
-    """The packages of this Python, its editable installs too, seen by the venv's."""
+    """Makes the packages of this Python, including editable installs, visible in the venv."""
     own = sysconfig.get_path("purelib")
     (packages(python) / "shared.pth").write_text(f"import site; site.addsitedir({own!r})\n")
 
 
 def packages(python: Path) -> Path:
-    """Where another Python keeps its packages."""
+    """The site-packages folder of another Python."""
     program = "import sysconfig; print(sysconfig.get_path('purelib'))"
     return Path(
         subprocess.run(
@@ -93,7 +96,10 @@ def packages(python: Path) -> Path:
 
 
 def link_ffmpeg(python: Path, links: Path) -> None:
-    """PyAV's FFmpeg libraries under the names that others look for: libavutil-5809ad29.so.60.26.102 is libavutil.so.60."""
+    """Links PyAV's FFmpeg libraries under their usual names.
+
+    For example, libavutil-5809ad29.so.60.26.102 becomes libavutil.so.60.
+    """
     links.mkdir(exist_ok=True)
     for path in (packages(python) / "av.libs").glob("lib*.so.*"):
         stem, _, version = path.name.partition(".so.")
@@ -108,7 +114,7 @@ def pip(python: Path, *words: str) -> str:
 
 
 def run(command: list[str]) -> str:
-    """'' where it went well, else the last line that says why not."""
+    """Runs a command; returns '' on success, otherwise the last line that explains the failure."""
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     if not result.returncode:
         return ""
@@ -117,10 +123,10 @@ def run(command: list[str]) -> str:
         for line in result.stderr.splitlines()
         if line.strip() and not line.startswith(("WARNING", "hint", "note"))
     ]
-    told = [
+    errors = [
         line for line in lines if line.lower().startswith(("error", "runtimeerror", "no "))
     ] or lines
-    return told[-1][:200] if told else f"exit code {result.returncode}"
+    return errors[-1][:200] if errors else f"exit code {result.returncode}"
 
 
 if __name__ == "__main__":

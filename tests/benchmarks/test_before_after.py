@@ -1,4 +1,4 @@
-"""benchmarks/before_after.py: its ratios, and that each tree measures itself."""
+"""benchmarks/before_after.py: ratios, and the check that each tree imports itself."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.small_dataset import jpeg
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_ratios_are_above_one_where_the_second_tree_is_faster() -> None:
+def test_ratios_are_above_one_if_the_second_tree_is_faster() -> None:
     found = Comparison(
         "w", 2, [Epoch(100, 4.0), Epoch(200, 2.0)], [Epoch(150, 2.0), Epoch(300, 1.0)]
     )
@@ -26,7 +26,7 @@ def test_spread_shows_median_and_quartiles() -> None:
     assert spread([7.0], ".0f") == "7"
 
 
-def test_works_have_names_of_their_own() -> None:
+def test_works_have_unique_names() -> None:
     assert len({work.name for work in WORKS}) == len(WORKS)
 
 

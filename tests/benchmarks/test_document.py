@@ -1,4 +1,4 @@
-"""docs/benchmarks.md is what the recorded results say, and nothing else."""
+"""docs/benchmarks.md contains exactly what the recorded results contain."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_the_page_is_up_to_date() -> None:
         path = document.DOCS / name
         assert path.exists(), f"{name}: run python -m benchmarks.document"
         assert path.read_text() == text, (
-            f"{name} is not what benchmarks/results say: run python -m benchmarks.document"
+            f"{name} does not match benchmarks/results: run python -m benchmarks.document"
         )
 
 
@@ -67,7 +67,7 @@ def recorded() -> dict[str, Any]:
                 "seconds": _spread(2.0),
                 "bytes": 5_000_000,
                 "killed": "refused",
-                "again": "whole (10)",
+                "again": "complete (10)",
             }
         ],
     }
@@ -131,7 +131,7 @@ def recorded() -> dict[str, Any]:
         "bench_decode": {
             **about,
             "n_images": 4,
-            "limit": "The processor.",
+            "limit": "The CPU.",
             "rows": [
                 {
                     "work": "RRC 224",
@@ -256,32 +256,32 @@ def test_every_kind_of_record_is_shown_with_its_machine(tmp_path: Path) -> None:
     for words in (
         "| FFCV | 100 [99.0-101] | 2.00 x | 9.00 | 99.0 |",
         "DALI (CPU): no wheel",
-        "| fastload | 5.00 | 5.00 | yes | refused | whole (10) |",
+        "| fastload | 5.00 | 5.00 | yes | refused | complete (10) |",
         "50.0% [50.0%-50.0%]",
         "No difference.",
-        "The processor.",
+        "The CPU.",
         "| random | cold | 1 | 100 [100-100] |",
         "Blocks win.",
         "Fed.",
         "4,711",
         "| seconds: one | 1.50, 2.50 |",
         "| FFCV's writer | 333 [300-375] | 3.00 x |",
-        "memory: 56 MB",
+        "memory of fastload: 56 MB",
         "| A lanes: streets, batch 2 | 10.0 [9.00-11.0] | 16.0 [15.0-17.0] | 1.60 x [0.60-2.60] | 20.0 [19.0-21.0] | 20.0% | 12.0% | 20.0% | 12.0% | 11.0% |",
         "| A lanes | 10.0 [9.00-11.0] | 16.0 [15.0-17.0] | +1.0%, within |",
         "share these 2 cores",
-        "not the first 4 and the last 5",
-        "at 80% of the speed",
-        "below 10%. Missed by lanes. Without any loading it is also missed by lanes",
+        "The first\n4 and last 5 steps",
+        "reaches 80% of its speed",
+        "below 10%. Missed by lanes. lanes also miss it without loading",
         "| n | 12,345 |",
-        "what varies is the machine",
+        "only the machine varies",
         "| RRC 224 | 2 | 96 | 600 | 1,500 | 2.50 [2.49-2.51] x | 2.40 x | 11 | 1.8 |",
         "| work | 2 threads / 1 | 2 processes / 1 |",
         "| RRC 224 | 1.95 [1.94-1.96] | 1.90 [1.89-1.91] | 1.02 [1.01-1.03] | 0.99 [0.98-1.00] | 11 | 1.9 |",
         "| RRC 224 | avx2 | 1.0 | 500.0 | 50.0 | 5.0 | 0.100 [0.090-0.110] | 11 | 0.15 |",
         "| raw | avx2 | 0.0 | 0.0 | 0.0 | 2.0 |  | 11 |  |",
         "| RRC 224 | 0.50 [0.49-0.51] | 0.20 [0.19-0.21] | 0.30 [0.29-0.31] | 11 | 2.0 |",
-        "All bars are reached.",
+        "All targets are met.",
         "| batches of 64: p99 / p50 | 1.25 | <= 1.3 |",
         "- RRC 224: 2.00 x",
     ):
@@ -290,19 +290,19 @@ def test_every_kind_of_record_is_shown_with_its_machine(tmp_path: Path) -> None:
     assert all(f"({name})" in page for name in files if name.endswith(".svg"))
 
 
-def test_a_reached_bar_is_said_and_a_noisy_machine_is_not_blamed_for_a_loader() -> None:
+def test_the_page_separates_missed_targets_from_a_noisy_machine() -> None:
     found = recorded()["trainers"]
     (row,) = found["rows"]
 
-    def verdict(ours: float, alone: float) -> str:
+    def verdict(fastload: float, no_loading: float) -> str:
         variation = {
             "plain": {"median": 0.3},
-            "fastload": {"median": ours},
-            "no loading": {"median": alone},
+            "fastload": {"median": fastload},
+            "no loading": {"median": no_loading},
         }
         return trainers_page.trainers({**found, "rows": [{**row, "variation": variation}]})[0][-1]
 
-    assert verdict(0.05, 0.2).endswith("Reached by all.")
+    assert verdict(0.05, 0.2).endswith("Met by all.")
     assert verdict(0.2, 0.05).endswith("Missed by lanes.")
 
 
@@ -313,7 +313,7 @@ def test_the_variation_from_step_to_step_has_its_own_table_and_verdict() -> None
         way: {"median": value, "low": 0.01, "high": 0.09}
         for way, value in (("plain", 0.08), ("fastload", 0.07), ("no loading", 0.06))
     }
-    told = "\n".join(
+    page = "\n".join(
         trainers_page.trainers(
             {
                 **found,
@@ -330,12 +330,13 @@ def test_the_variation_from_step_to_step_has_its_own_table_and_verdict() -> None
     for words in (
         "| A lanes | 20.0% [20.0%-20.0%] | 8.0% [1.0%-9.0%] | 12.0% [12.0%-12.0%] | 7.0% [1.0%-9.0%] |",
         "| 6.0% [1.0%-9.0%] | 5, 6, 7 |",
-        "Missed by lanes. Without any loading it is also missed by lanes: the machine's own noise. *From step to step*: Reached by all.",
+        "Missed by lanes. lanes also miss it without loading, so the machine is the cause. "
+        "*From step to step*: Met by all.",
     ):
-        assert words in told, words
+        assert words in page, words
 
 
-def test_what_was_not_recorded_is_listed_with_its_command(tmp_path: Path) -> None:
+def test_missing_records_are_listed_with_their_command(tmp_path: Path) -> None:
     page = document.render(tmp_path)["benchmarks.md"]
     assert "make peers" in page
     assert "- Trainers (`python -m benchmarks.trainers --json" in page
@@ -371,7 +372,7 @@ def test_recording_measures_and_writes_the_page(
     assert found["verdict"] in (tmp_path / "benchmarks.md").read_text()
 
 
-def test_check_tells_an_old_page_and_writing_makes_it_new(
+def test_check_fails_for_an_outdated_page_until_it_is_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     results = tmp_path / "results"

@@ -1,4 +1,4 @@
-"""benchmarks/evenness.py: what counts as uneven, and what as a machine in another mood."""
+"""benchmarks/evenness.py separates variation of the loader from changes of the machine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchmarks.evenness import step_to_step, stolen_s, tail, tail_spread, undis
 from benchmarks.loads import Moment, _gaps
 
 
-def test_from_one_to_the_next_is_the_coefficient_of_variation_where_times_are_independent() -> None:
+def test_step_to_step_equals_the_coefficient_of_variation_for_independent_times() -> None:
     draw = random.Random(0)
     times = [draw.gauss(100, 7) for _ in range(4000)]
     assert step_to_step(times) == pytest.approx(
@@ -21,7 +21,7 @@ def test_from_one_to_the_next_is_the_coefficient_of_variation_where_times_are_in
     assert step_to_step([2.0, 2.0, 2.0]) == 0
 
 
-def test_a_machine_that_becomes_slower_does_not_count_but_every_fourth_step_does() -> None:
+def test_slow_drift_does_not_count_but_every_fourth_step_does() -> None:
     slower = [1.0 + number / 100 for number in range(100)]
     assert step_to_step(slower) < 0.01
     assert statistics.pstdev(slower) / statistics.mean(slower) > 0.15
@@ -29,7 +29,7 @@ def test_a_machine_that_becomes_slower_does_not_count_but_every_fourth_step_does
     assert step_to_step(bursts) >= 0.99 * statistics.pstdev(bursts) / statistics.mean(bursts)
 
 
-def test_the_tail_is_that_of_all_epochs_each_in_its_own_measure() -> None:
+def test_the_tail_is_relative_to_the_median_of_each_epoch() -> None:
     assert tail([[1.0] * 100, [3.0] * 100]) == 1  # the second was slow, not uneven
     late = [[1.0] * 97 + [2.0] * 3, [3.0] * 97 + [6.0] * 3]
     assert tail(late) == 2
@@ -41,7 +41,7 @@ def test_the_tail_is_that_of_all_epochs_each_in_its_own_measure() -> None:
     assert low < high
 
 
-def test_times_of_which_the_host_took_a_part_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_times_disturbed_by_the_host_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evenness, "available_cpus", lambda: 2)
     assert undisturbed([1.0, 1.0, 4.0], [0.0, 0.1, 0.5]) == [
         1.0,

@@ -1,4 +1,4 @@
-"""The comparison with other loaders: does it run, are its rules kept, is what cannot run listed."""
+"""The comparison with other loaders runs, all do the same work, and failures are listed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.packed_datasets import photo
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder as data.prepare makes it, with pictures of its own."""
+    """A folder like data.prepare creates it, with small images."""
     folder = tmp_path_factory.mktemp("data")
     for work, count in (("rrc", 6), ("gray", 6), ("cameras", 2)):
         target = folder / WORKS[work].data
@@ -35,7 +35,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_every_peer_has_an_adapter_that_says_what_it_does() -> None:
+def test_every_peer_has_a_complete_adapter() -> None:
     for name in (
         "fastload",
         "fastload-raw",
@@ -57,7 +57,7 @@ def test_every_peer_has_an_adapter_that_says_what_it_does() -> None:
         assert isinstance(found.CHECKSUM, bool)
         assert callable(found.batches)
         assert not packing.can_pack(name) or callable(found.count), (
-            "who packs is also read after a kill"
+            "peers that pack need a reader for the test with SIGKILL"
         )
 
 
@@ -67,7 +67,7 @@ def test_a_job_groups_cameras(images: Path, tmp_path: Path) -> None:
     assert [path.name for path in job.samples[1]] == [f"000001-{camera}.jpg" for camera in range(6)]
 
 
-def test_loaders_give_the_same_pictures_in_every_work(images: Path, tmp_path: Path) -> None:
+def test_loaders_deliver_the_same_images_in_every_work(images: Path, tmp_path: Path) -> None:
     needs_core()
     names = ["fastload", "core", "torch-pil", "torch-cv2"]
     assert packing.prepare(names, ["gray", "cameras"], images, tmp_path, 1) == {}
@@ -103,18 +103,18 @@ def test_the_command_compares_and_writes_json(
         )
         == 0
     )
-    told = json.loads(out.read_text())
-    assert {line["peer"] for line in told["works"][0]["lines"]} == {"fastload", "torch-lmdb"}
-    rows = {row["peer"]: row for row in told["packing"]["rows"]}
-    assert rows["fastload"]["again"] == "whole (6)"
+    found = json.loads(out.read_text())
+    assert {line["peer"] for line in found["works"][0]["lines"]} == {"fastload", "torch-lmdb"}
+    rows = {row["peer"]: row for row in found["packing"]["rows"]}
+    assert rows["fastload"]["again"] == "complete (6)"
     assert rows["fastload"]["checksum"] is True
     assert rows["torch-lmdb"]["bytes"] > 0
-    assert told["machine"]["processor"]
-    assert told["versions"]["lmdb"]
+    assert found["machine"]["processor"]
+    assert found["versions"]["lmdb"]
     printed = capsys.readouterr().out
     assert "RRC 224" in printed
-    assert "after kill -9" in printed
-    assert "x the best peer (torch + OpenCV, LMDB)" in told["reach"][0]
+    assert "after SIGKILL" in printed
+    assert "times as fast as the next loader (torch + OpenCV, LMDB)" in found["reach"][0]
 
 
 def test_a_peer_that_cannot_run_is_listed_with_the_reason(
@@ -126,10 +126,10 @@ def test_a_peer_that_cannot_run_is_listed_with_the_reason(
     found = loading.compare(
         "rrc", ["webdataset"], images, tmp_path, workers=1, rounds=1, seconds=0.0
     )
-    assert "not installed (no module no_such_module)" in found.absent["webdataset"]
+    assert "module no_such_module is not installed" in found.absent["webdataset"]
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
     (tmp_path / peers.REASONS).write_text(json.dumps({"ffcv": "no compiler"}))
-    assert peers.missing("ffcv") == "cannot be installed here: no compiler"
+    assert peers.missing("ffcv") == "installation failed: no compiler"
     broken = loading.compare(
         "rrc", ["torch-lmdb"], images, tmp_path / "never packed", workers=0, rounds=1, seconds=0.0
     )
@@ -140,7 +140,7 @@ def test_a_peer_that_cannot_run_is_listed_with_the_reason(
     )
 
 
-def test_other_pixels_raise_a_doubt() -> None:
+def test_a_different_mean_pixel_value_is_reported() -> None:
     def line(peer: str, mean: float) -> Line:
         return Line(peer, spread([1.0]), spread([1.0]), 1.0, mean)
 
@@ -156,10 +156,10 @@ def test_unknown_names_are_refused(words: list[str], capsys: pytest.CaptureFixtu
     with pytest.raises(SystemExit) as stop:
         command.main(words)
     assert stop.value.code == 2
-    assert "nonsense: expected some of" in capsys.readouterr().err
+    assert "nonsense: expected names from" in capsys.readouterr().err
 
 
-def test_images_are_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_images_are_created_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = tmp_path / "photos"
     source.mkdir()
     for number in range(2):

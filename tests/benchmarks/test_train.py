@@ -1,4 +1,4 @@
-"""The small training of benchmarks/train.py: does it run with each loader, is its verdict right?"""
+"""benchmarks/train.py runs with each loader, and its verdict accounts for the seeds."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def test_it_trains_with_every_loader(tmp_path: Path, capsys: pytest.CaptureFixtu
         )
         == 0
     )
-    told = json.loads(out.read_text())
-    assert set(told["runs"]) == {"torch DataLoader", "fastload", "fastload, full shuffle, exact"}
-    for runs in told["runs"].values():
+    report = json.loads(out.read_text())
+    assert set(report["runs"]) == {"torch DataLoader", "fastload", "fastload, full shuffle, exact"}
+    for runs in report["runs"].values():
         assert len(runs) == 1
         assert 0 <= runs[0]["accuracy"] <= 1
         assert runs[0]["loss"] > 0
@@ -42,16 +42,16 @@ def test_it_trains_with_every_loader(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "accuracy" in capsys.readouterr().out
 
 
-def test_the_verdict_measures_the_difference_with_the_noise_of_seeds() -> None:
+def test_the_verdict_compares_the_difference_with_the_variation_between_seeds() -> None:
     def runs(*values: float) -> list[Trained]:
         return [Trained(value, 1.0, 0.1, 1.0) for value in values]
 
     same = train.verdict(
         {"torch DataLoader": runs(0.8, 0.82, 0.81), "fastload": runs(0.81, 0.8, 0.83)}
     )
-    assert "within the noise" in same
+    assert "within the variation" in same
     worse = train.verdict(
         {"torch DataLoader": runs(0.8, 0.82, 0.81), "fastload": runs(0.5, 0.51, 0.52)}
     )
-    assert "outside the noise" in worse
+    assert "outside the variation" in worse
     assert "-30.0%" in worse

@@ -1,4 +1,4 @@
-"""benchmarks/trainers.py: it runs every way of a trainer, counts the right steps, and judges losses and limits as it says."""
+"""benchmarks/trainers.py runs every way of a trainer, counts the right steps, compares losses."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def test_each_way_runs_and_the_figures_are_written(
         str(out),
     ]
     assert trainers.main(words) == 0
-    told = json.loads(out.read_text())
-    (row,) = told["rows"]
+    report = json.loads(out.read_text())
+    (row,) = report["rows"]
     assert (
         set(row["samples_per_s"])
         == set(row["waiting"])
@@ -51,19 +51,19 @@ def test_each_way_runs_and_the_figures_are_written(
     assert set(row["loss"]) == {"plain", "fastload"}
     assert row["counted"] == 6  # two epochs of three steps
     assert set(row["step_to_step"]) == set(row["disturbed"]) == set(row["variation"])
-    for runs in told["runs"]["gray"].values():
+    for runs in report["runs"]["gray"].values():
         assert runs[0]["loss"] != runs[1]["loss"]  # the rounds have different seeds
     ratios = [
         ours["samples_per_s"] / plain["samples_per_s"]
         for ours, plain in zip(
-            *(told["runs"]["gray"][way] for way in ("fastload", "plain")), strict=True
+            *(report["runs"]["gray"][way] for way in ("fastload", "plain")), strict=True
         )
     ]
     assert min(ratios) <= row["gain"]["median"] <= max(ratios)
-    assert "torch" in told["machine"]
-    said = capsys.readouterr()
-    assert "gray" in said.out
-    order = [line.rsplit(", ", 1)[1] for line in said.err.splitlines() if "round " in line]
+    assert "torch" in report["machine"]
+    captured = capsys.readouterr()
+    assert "gray" in captured.out
+    order = [line.rsplit(", ", 1)[1] for line in captured.err.splitlines() if "round " in line]
     assert order == [
         f"{way} ..."
         for way in ("plain", "fastload", "no loading", "no loading", "fastload", "plain")
@@ -72,7 +72,7 @@ def test_each_way_runs_and_the_figures_are_written(
 
 @pytest.mark.parametrize("name", sorted(TRAINERS))
 def test_an_epoch_has_the_samples_that_its_steps_need(name: str, tmp_path: Path) -> None:
-    """Repeated where fewer were made, in both forms of the dataset."""
+    """Samples are repeated if fewer were generated, as files and packed."""
     trainer = replace(TRAINERS[name], made=2, batch_size=1, steps=3)
     data = prepare(name, trainer, tmp_path)
     assert len(fastload.open(data.packed)) == 3
@@ -108,29 +108,28 @@ def test_only_the_middle_of_an_epoch_counts() -> None:
     assert short.step_to_step == pytest.approx(math.sqrt(0.5))
 
 
-def test_steps_of_which_the_host_took_a_part_do_not_count_as_uneven(
+def test_steps_disturbed_by_the_host_do_not_count_for_the_variation(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(evenness, "available_cpus", lambda: 2)
     rows = [step(1, 1.0), step(2, 1.0), step(3, 4.0), step(4, 1.0)]
-    found = figures(
-        rows, 0.5, 4, stolen=[0.0, 0.1, 3.0, 0.0]
-    )  # a tenth of a second of two processors' is a twentieth
+    # 0.1 s of two CPUs in one second is 5 %.
+    found = figures(rows, 0.5, 4, stolen=[0.0, 0.1, 3.0, 0.0])
     assert (found.variation, found.step_to_step, found.steps, found.disturbed) == (0.0, 0.0, 4, 1)
-    assert found.samples_per_s == pytest.approx(16 / 7)  # that time has passed, whoever took it
+    assert found.samples_per_s == pytest.approx(16 / 7)  # stolen time counts as elapsed time
     assert (
         figures(rows, 0.5, 4, stolen=[0.0, 0.2, 3.0, 0.3]).disturbed == 0
     )  # few would be left: then all count
     assert figures(rows, 0.5, 4).variation > 0.7
 
 
-def test_the_probe_notes_what_the_host_takes_step_by_step(
+def test_the_probe_records_stolen_cpu_time_per_step(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     taken = iter([1.0, 1.5, 1.5, 4.0, 7.0, 7.25, 7.25, 7.25])
     monkeypatch.setattr(trainer_runs, "stolen_s", lambda: next(taken))
     with fastload.StepProbe(tmp_path / "metrics.jsonl", every=1) as probe:
-        watched = trainer_runs._Probe(probe, again=False)
+        watched = trainer_runs._Probe(probe, repeat=False)
         assert [list(watched.watch("abc")), list(watched.watch("def"))] == [
             ["a", "b", "c"],
             ["d", "e", "f"],
@@ -139,7 +138,7 @@ def test_the_probe_notes_what_the_host_takes_step_by_step(
     assert len(watched.stolen) == len(read_metrics(tmp_path / "metrics.jsonl").steps)
 
 
-def test_losses_are_compared_with_the_noise_of_the_seeds() -> None:
+def test_losses_are_compared_with_the_variation_between_seeds() -> None:
     assert "within" in trainers.losses([1.0, 1.1, 0.9], [1.05, 1.0, 1.1])
     assert (
         trainers.losses([1.0, 1.01, 0.99], [1.5, 1.51, 1.49])
@@ -155,7 +154,9 @@ def test_what_limits_a_plain_step() -> None:
     assert [trainers.limit(share) for share in (0.9, 0.5, 0.1)] == ["the model", "both", "loading"]
 
 
-def test_a_run_that_fails_says_which(tmp_path: Path) -> None:
+def test_a_failed_run_names_the_example_and_the_way(tmp_path: Path) -> None:
     missing = trainer_runs.Data(tmp_path / "none", tmp_path / "none")
-    with pytest.raises(SystemExit, match=r"examples.gray, fastload: ended with exit code 1"):
+    with pytest.raises(
+        SystemExit, match=r"examples.gray, fastload: the process ended with exit code 1"
+    ):
         trainer_runs.trained("gray", TRAINERS["gray"], missing, "fastload", seed=0, folder=tmp_path)

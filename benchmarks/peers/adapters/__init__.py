@@ -1,1 +1,1 @@
-"""One module a peer; see ../job.py for what each has."""
+"""One module per peer; job.Peer describes its contents."""

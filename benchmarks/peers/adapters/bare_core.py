@@ -1,4 +1,4 @@
-"""Not a loader: the native core alone over the same packed images, one pass after another; the ceiling of fastload's own line."""
+"""The native core alone on the same packed images: the upper bound for fastload, not a loader."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from benchmarks.peers.job import Batches, Job
 
 __all__ = ["CHECKSUM", "NOTE", "PACKAGES", "batches", "pack"]
 PACKAGES: tuple[str, ...] = ("fastload",)
-NOTE = "no loader: decode calls on requests made beforehand"
+NOTE = "not a loader: decode calls with precomputed requests"
 CHECKSUM = True
 
 

@@ -1,4 +1,4 @@
-"""NVIDIA DALI on the processor: readers.file, decoders.image_random_crop (or image), resize."""
+"""NVIDIA DALI on the CPU: readers.file, decoders.image_random_crop (or image), resize."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def batches(job: Job) -> Batches:
         else:
             images = fn.decoders.image(encoded, device="cpu", output_type=kind)
         if work.gray:
-            return images  # as stored: nothing to resize
+            return images  # the stored size needs no resize
         return fn.resize(
             images, resize_y=work.size[0], resize_x=work.size[1], interp_type=types.INTERP_LINEAR
         )

@@ -1,4 +1,4 @@
-"""fastload itself: packed with its defaults, loaded with its defaults."""
+"""fastload, packed and loaded with its defaults."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fastload._pack import packer  # noqa: F401 - imported before the clock star
 from fastload._pack.sources.base import Encoded
 
 PACKAGES: tuple[str, ...] = ("fastload",)
-NOTE = "defaults; CRC of each record checked while loading"
+NOTE = "defaults; the CRC of each record is verified while loading"
 CHECKSUM = True
 ENCODE = "keep"
 

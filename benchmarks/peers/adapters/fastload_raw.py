@@ -1,4 +1,4 @@
-"""fastload with pixels stored raw: for tiny images, where decoding costs more than reading."""
+"""fastload with raw pixels, for small images whose decoding costs more than reading."""
 
 from __future__ import annotations
 

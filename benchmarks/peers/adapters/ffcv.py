@@ -1,4 +1,4 @@
-"""FFCV: a .beton file written with write_mode="jpg", its Loader with its own fused decoders, OS cache, random order."""
+"""FFCV: a .beton file with write_mode="jpg", loaded with fused decoders, OS cache, random order."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ NOTE = "re-encodes to JPEG 90 (it cannot keep bytes); RGB only"
 CHECKSUM = False
 
 
-class _Pictures:
-    """What its writer takes: samples of arrays."""
+class _Samples:
+    """Samples of arrays, the input of FFCV's writer."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
@@ -37,7 +37,7 @@ def pack(job: Job) -> None:
     }
     writer.DatasetWriter(
         str(job.packed / "data.beton"), fields, num_workers=max(1, job.workers)
-    ).from_indexed_dataset(_Pictures(job), chunksize=16)
+    ).from_indexed_dataset(_Samples(job), chunksize=16)
 
 
 def batches(job: Job) -> Batches:
@@ -78,7 +78,7 @@ def batches(job: Job) -> Batches:
 
 
 def _whole() -> Any:
-    """Its ResizedCrop decoder with the whole image as the crop, which its docs leave to a subclass."""
+    """A subclass of FFCV's ResizedCrop decoder that crops the whole image, as its docs suggest."""
 
     def whole(height: int, width: int, _scale: Any, _ratio: Any) -> tuple[int, int, int, int]:
         return 0, 0, height, width

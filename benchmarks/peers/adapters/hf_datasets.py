@@ -36,7 +36,7 @@ def pack(job: Job) -> None:
 
 
 class Transform:
-    """A class, so that it can be sent to workers."""
+    """The transform; a class, so that it can be pickled for workers."""
 
     def __init__(self, work: str) -> None:
         self.work = work
@@ -45,8 +45,8 @@ class Transform:
         work = WORKS[self.work]
         return {
             "pixels": [
-                stacked([by_pillow(each, work) for each in pictures])
-                for pictures in zip(*rows.values(), strict=True)
+                stacked([by_pillow(each, work) for each in images])
+                for images in zip(*rows.values(), strict=True)
             ]
         }
 

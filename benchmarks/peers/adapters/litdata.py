@@ -1,4 +1,4 @@
-"""LitData: optimize() into chunks of 64 MB, StreamingDataset with a transform, StreamingDataLoader."""
+"""LitData: optimize() into 64 MB chunks, StreamingDataset with transform, StreamingDataLoader."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _read(files: list[str]) -> dict[str, bytes]:
 
 
 class Sample:
-    """The transform; a class, so that it can be sent to workers."""
+    """The transform; a class, so that it can be pickled for workers."""
 
     def __init__(self, work: str) -> None:
         self.work = work

@@ -1,4 +1,4 @@
-"""SPDL: a Pipeline of threads; demux, decode with an FFmpeg filter that crops and scales, convert the frames to one buffer."""
+"""SPDL: a Pipeline of threads: demux, decode with an FFmpeg crop and scale filter, convert."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ CHECKSUM = False
 
 
 def environment() -> dict[str, str]:
-    """Its wheel has no FFmpeg; setup links the libraries of PyAV's wheel, which must be found when the program starts."""
+    """The path of the FFmpeg libraries that setup links, because SPDL's wheel has none.
+
+    They must be found when the program starts.
+    """
     links = Path(sys.prefix) / "ffmpeg"
     return {"LD_LIBRARY_PATH": str(links)} if links.is_dir() else {}
 

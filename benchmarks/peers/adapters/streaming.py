@@ -1,4 +1,4 @@
-"""MosaicML Streaming: MDS shards with the "jpeg" encoding and hashes, StreamingDataset in a torch DataLoader."""
+"""MosaicML Streaming: MDS shards with "jpeg" encoding and hashes, in a torch DataLoader."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ CHECKSUM = True
 
 
 def ready() -> Any:
-    """It imports torchvision for classes that are not used here; where that does not fit the torch there is, a name serves."""
+    """Substitutes a stub if torchvision does not fit the installed torch.
+
+    Streaming imports torchvision for classes that are not used here.
+    """
     try:
         module("torchvision")
     except (ImportError, RuntimeError):
@@ -55,7 +58,7 @@ def batches(job: Job) -> Batches:
     base: Any = ready().StreamingDataset
 
     class Samples(base):  # type: ignore[misc]
-        """As its docs have it: a subclass with its own __getitem__."""
+        """A subclass with its own __getitem__, as the documentation recommends."""
 
         def __getitem__(self, index: int) -> Any:
             sample, work = super().__getitem__(index), WORKS[job.work.name]

@@ -1,4 +1,4 @@
-"""torch's DataLoader over image files, OpenCV in worker processes."""
+"""torch's DataLoader with image files, decoded by OpenCV in worker processes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CHECKSUM = False
 
 
 class Files(torch.utils.data.Dataset[Any]):
-    """Samples out of files."""
+    """Samples from image files."""
 
     def __init__(self, job: Job) -> None:
         self.job = job

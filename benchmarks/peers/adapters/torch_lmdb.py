@@ -1,4 +1,7 @@
-"""torch's DataLoader over an LMDB of JPEG bytes, opened in each worker, OpenCV: the recipe of most repositories with LMDBs."""
+"""torch's DataLoader with an LMDB of JPEG bytes, opened in each worker, and OpenCV.
+
+Most repositories that use LMDB do it this way.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ CHECKSUM = False
 
 
 class Values(torch.utils.data.Dataset[Any]):
-    """Samples out of an LMDB."""
+    """Samples from an LMDB."""
 
     def __init__(self, job: Job) -> None:
         self.job = job

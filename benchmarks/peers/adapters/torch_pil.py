@@ -1,4 +1,4 @@
-"""torch's DataLoader over image files, Pillow in worker processes: what torchvision's reference training does."""
+"""torch's DataLoader with image files and Pillow in workers, like torchvision's references."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CHECKSUM = False
 
 
 class Files(torch.utils.data.Dataset[Any]):
-    """Samples out of files."""
+    """Samples from image files."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
@@ -45,7 +45,7 @@ def loader_of(dataset: torch.utils.data.Dataset[Any], job: Job) -> Batches:
 
 
 def one_thread(_: int) -> None:
-    """In each worker: as many workers as cores, so no library may start threads of its own."""
+    """Limits libraries to one thread per worker, because there are as many workers as cores."""
     torch.set_num_threads(1)
     try:
         import cv2

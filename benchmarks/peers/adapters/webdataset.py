@@ -1,4 +1,4 @@
-"""WebDataset: tar shards, a shuffle buffer, decode("pil") and batches in the workers, WebLoader, as its README shows."""
+"""WebDataset: tar shards, shuffle buffer, decode("pil") and batching in workers, WebLoader."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def pack(job: Job) -> None:
 def batches(job: Job) -> Batches:
     wds = module("webdataset")
 
-    def sample(pictures: Any) -> Any:
-        return stacked([by_pillow(picture, job.work) for picture in pictures])
+    def sample(images: Any) -> Any:
+        return stacked([by_pillow(image, job.work) for image in images])
 
     urls = [str(path) for path in sorted(job.packed.glob("*.tar"))]
     dataset = (
