@@ -84,9 +84,9 @@ def plain_dataset(name: str, source: Path) -> list[object]:
     classes: dict[str, tuple[str, dict[str, Any]]] = {
         "lanes": ("Frames", {"size": (72, 96)}),
         "bev": ("Rigs", {"size": (64, 176)}),
-        "gray": ("Pictures", {}),
+        "gray": ("GrayImages", {}),
         "captcha": ("Captchas", {"size": (80, 160)}),
-        "classifier": ("Pictures", {"side": 32, "augment": True}),
+        "classifier": ("ClassFolders", {"side": 32, "augment": True}),
     }
     kind, options = classes[name]
     dataset = getattr(module, kind)(str(source), **options)
