@@ -14,9 +14,8 @@ MIN_SHARD = 1 << 20
 class PackOptions:
     """How samples are stored. A resume may change only ``jobs``, ``on_error`` and ``max_bad``."""
 
-    encode: str = (
-        "keep"  # keep: same pixels; jpeg: re-encode; raw: pixels; auto: measure and choose
-    )
+    # keep: same pixels; jpeg: re-encode; raw: pixels; auto: measure, then choose keep or raw
+    encode: str = "keep"
     quality: int = 90  # JPEG quality for encode="jpeg"
     max_side: int = 0  # shrink images whose longer side exceeds this many pixels; 0 = never
     resize: tuple[int, int] | None = None  # (width, height) for every image; None = never

@@ -65,9 +65,8 @@ class ShardPublisher:
         except BaseException:
             shard.abort()
             raise
-        return replace(
-            done, events=[]
-        )  # the events are on disk; a million of them need not stay in memory
+        # The events are on disk. A million of them need not stay in memory.
+        return replace(done, events=[])
 
     def __enter__(self) -> ShardPublisher:
         return self
@@ -150,7 +149,7 @@ class ShardSequence:
             yield from (positions if permutation is None else permutation(positions)).tolist()
 
     def _chunk_size(self) -> int:
-        """Returns the samples per thread and turn: fewer large ones, to bound memory."""
+        """Returns how many samples a thread takes at once. Fewer large ones bound the memory."""
         mean = (self.progress.bytes_in + self.progress.bytes_out) // max(1, self.progress.done)
         return max(1, min(_CHUNK_SAMPLES, _CHUNK_BYTES // mean)) if mean else 1
 

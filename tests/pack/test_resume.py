@@ -185,7 +185,7 @@ def test_damaged_state_is_detected(
         assert f"{dest / '.pack' / name.split('.')[0]}" in said
         assert f"Remove {dest} and pack again" in said
         assert not (dest / "manifest.json").exists()
-        assert not name.startswith(("done", "rows", "lock"))  # those can be made again
+        assert not name.startswith(("done", "rows", "lock"))  # these can be rebuilt
     else:
         assert tree(dest) == whole[stream]
 

@@ -295,7 +295,7 @@ def test_fields_are_inferred_from_the_first_item() -> None:
         ("keypoints", [(1.5, 2.0), (3, 4)], Field("keypoints", "points")),
         ("boxes", [[1, 2, 3, 4]], Field("boxes", "boxes")),
         ("boxes", [], Field("boxes", "boxes")),
-        ("boxes", np.array([]), Field("boxes", "boxes")),  # what numpy makes of an empty list
+        ("boxes", np.array([]), Field("boxes", "boxes")),  # an empty list as a NumPy array
         ("scores", np.array([]), Field("scores", "array")),
         ("boxes", [np.zeros((2, 4)), np.zeros((0, 4))], Field("boxes", "boxes", list=True)),
         ("points", [[1, 2, 3, 4, 5]], Field("points", "json")),
