@@ -1,4 +1,4 @@
-"""`fastload demo`: all of it on generated data, each step shown as the command that a user would type."""
+"""`fastload demo`: every command on generated data, shown as a user would type it."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def add(commands: Commands) -> None:
     demo = add_command(
         commands,
         "demo",
-        "all of it in two minutes on generated data",
-        "Generates images, packs them, checks every byte, shows what is there, measures, trains a few steps with the\n"
-        "torch DataLoader and with fastload, and draws the report.",
+        "try every command on generated data, in two minutes",
+        "Generates images, packs, verifies and inspects them, measures the decoding speed,\n"
+        "trains a few steps with the torch DataLoader and with fastload, and writes a report.",
         examples="fastload demo --dest /tmp/demo",
         json_help="print the result of every step as JSON",
     )
@@ -28,14 +28,14 @@ def add(commands: Commands) -> None:
         "--dest",
         type=Path,
         default=Path("demo"),
-        help="folder for everything it makes (default: %(default)s)",
+        help="folder for all files of the demo (default: %(default)s)",
     )
     demo.add_argument(
         "--images",
         type=whole_number(1),
         default=200,
         metavar="N",
-        help="how many images (default: %(default)s)",
+        help="number of training images (default: %(default)s)",
     )
     demo.set_defaults(run=run)
 
@@ -46,12 +46,12 @@ def run(options: argparse.Namespace) -> int:
     from fastload._tools.scenes import imagenet
 
     dest = demo.empty_folder(options.dest)
-    images = dest / "pictures"
+    images = dest / "images"
     packed = dest / "packed"
     steps = _Steps(quiet=options.json)
     steps.announce(
         f"generate {options.images} images in {images}",
-        "photo-like JPEGs in class folders, as large as real photographs of their size",
+        "JPEGs in class folders with the file sizes of real photos",
     )
     with ProgressLine("generating", quiet=options.json) as line:
         made = imagenet.make(
@@ -63,14 +63,15 @@ def run(options: argparse.Namespace) -> int:
         if code:
             return code
     steps.announce(
-        f"python: loader = fastload.DataLoader({str(packed)!r}, batch_size=32, shuffle=True, transform=[...])",
-        "the one changed line; two epochs",
+        f"python: loader = fastload.DataLoader({str(packed)!r}, batch_size=32, shuffle=True, "
+        "transform=[...])",
+        "the only line of a trainer that changes; load two epochs",
     )
     loaded = demo.load_epochs(packed)
     steps.result(str(loaded), {"epochs": [asdict(epoch) for epoch in loaded.epochs]})
     steps.announce(
         "python: for images, labels in probe.watch(loader): ...",
-        "a few training steps with the torch DataLoader and with fastload, timed",
+        "train and time a few steps with the torch DataLoader and with fastload",
     )
     trained = []
     for training in demo.train(images, packed, dest):
@@ -80,7 +81,7 @@ def run(options: argparse.Namespace) -> int:
     files = [str(training.metrics) for training in trained]
     code = steps.command(
         ["report", *files, "-o", str(dest / "report.html")],
-        "where the time of a step goes, with the old loader and the new one, as a page",
+        "write a page that compares the step times of both loaders",
     )
     if code:
         return code
@@ -88,7 +89,8 @@ def run(options: argparse.Namespace) -> int:
         print_json({"dest": str(dest), **steps.results})
     else:
         print(
-            f"\nAll of it is in {dest}. Next: fastload pack YOUR_DATA packed, then change one line of your trainer (README.md)."
+            f"\nAll files are in {dest}. Next: run 'fastload pack YOUR_DATA packed' and change "
+            "one line of your trainer (README.md)."
         )
     return 0
 
@@ -99,23 +101,23 @@ def _commands(dest: Path, images: Path, packed: Path) -> list[tuple[list[str], s
     return [
         (
             ["pack", str(images), str(packed)],
-            "same pixels, checksummed, shuffled; a killed pack resumes when it is started again",
+            "lossless, with checksums; rerun the command to resume an interrupted pack",
         ),
-        (["verify", str(packed), "--deep"], "every byte, every record, every image"),
-        (["inspect", str(packed)], "what is in it"),
+        (["verify", str(packed), "--deep"], "check every byte, record and image"),
+        (["inspect", str(packed)], "show fields, classes and image sizes"),
         (
             ["inspect", str(packed), "--sheet", str(dest / "sheet.png")],
-            "a page of samples with their labels",
+            "draw samples with their labels",
         ),
         (
             ["bench", "decode", str(packed), "--quick", *fastest, *plot],
-            "what this machine decodes, and what limits it",
+            "measure the decoding speed of this machine",
         ),
     ]
 
 
 class _Steps:
-    """Shows each step and its result, or keeps the results for ``--json``."""
+    """Prints each step and its result, or collects the results for ``--json``."""
 
     def __init__(self, *, quiet: bool) -> None:
         self._quiet = quiet
@@ -131,7 +133,7 @@ class _Steps:
             print(text)
 
     def command(self, arguments: list[str], why: str) -> int:
-        """Runs `fastload WORDS`; its exit code."""
+        """Runs `fastload` with these arguments and returns its exit code."""
         from fastload._cli import main
 
         line = f"fastload {' '.join(arguments)}"

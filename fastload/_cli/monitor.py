@@ -1,4 +1,4 @@
-"""`fastload monitor`: GPU, processors, disk and network over a fixed window."""
+"""`fastload monitor`: measures GPUs, CPUs, disk and network over a window of time."""
 
 from __future__ import annotations
 
@@ -19,49 +19,50 @@ def add(commands: Commands) -> None:
     monitor = add_command(
         commands,
         "monitor",
-        "GPU, CPU, disk over a window",
-        "Measures GPUs (NVML) and the machine for a minute, ten times a second: utilization, memory, power, clocks,\n"
-        "temperature, throttling, JPEG engine, PCIe; processors, iowait, memory, swap, disk, network. Ends with a summary and\n"
-        "one word a GPU: steady, wavy, starved or idle. Without a GPU it shows the rest.\n"
-        "Exit codes: 0 measured (or: better), 1 the gate did not open (or: not better), 2 used wrongly.",
+        "measure GPUs, CPUs, disk and network for a minute",
+        "Samples GPUs and host ten times per second for a minute.\n"
+        "GPUs (through NVML): utilization, memory, power, clocks, temperature, throttling, JPEG\n"
+        "engine, PCIe. Host: CPU, iowait, memory, swap, disk, network. Prints a summary and a\n"
+        "state per GPU: steady, wavy, starved or idle. Without a GPU it measures the host only.\n"
+        "Exit codes: 0 measured (with --compare: better), 1 the gate did not open (with\n"
+        "--compare: not better), 2 invalid arguments.",
         examples="""fastload monitor --out before.json
         fastload monitor --gate metrics.jsonl --gate-iter 120 --gate-data-time 0.02 --out after.json
         fastload monitor --compare before.json after.json""",
-        json_help="print the window (or the comparison) as JSON, nothing else",
+        json_help="print only the window or the comparison, as JSON",
     )
     monitor.add_argument(
         "--interval",
         type=seconds,
         default=1.0,
         metavar="S",
-        help="seconds between two lines (default: %(default)s)",
+        help="seconds between two updates (default: %(default)s)",
     )
     monitor.add_argument(
         "--duration",
         type=seconds,
         default=60.0,
         metavar="S",
-        help="length of the window (default: %(default)s)",
+        help="length of the window in seconds (default: %(default)s)",
     )
     monitor.add_argument(
-        "--hz", type=_hz, default=10.0, help="raw samples a second, 5 to 50 (default: %(default)s)"
+        "--hz", type=_hz, default=10.0, help="samples per second, 5 to 50 (default: %(default)s)"
     )
-    monitor.add_argument(
-        "--gpus", metavar="0,1", help="indices or UUIDs as NVML counts them (default: all)"
-    )
+    monitor.add_argument("--gpus", metavar="0,1", help="NVML indices or UUIDs (default: all GPUs)")
     monitor.add_argument(
         "--pid",
         type=whole_number(1),
         action="append",
         default=[],
         metavar="PID",
-        help="show what this process and its children use; may be repeated (default: those named in the metrics file)",
+        help="also measure this process and its children; can be repeated (default: the processes "
+        "in the metrics file)",
     )
     monitor.add_argument(
         "--metrics",
         type=Path,
         metavar="FILE",
-        help="metrics.jsonl of the run: adds images/s and energy per image",
+        help="metrics.jsonl of the run; adds images/s and energy per image",
     )
     monitor.add_argument(
         "--out",
@@ -80,35 +81,35 @@ def add(commands: Commands) -> None:
         type=whole_number(1),
         default=120,
         metavar="N",
-        help="steady: it has reached this step (default: %(default)s)",
+        help="steady: every rank has reached this step (default: %(default)s)",
     )
     monitor.add_argument(
         "--gate-data-time",
         type=seconds,
         default=0.02,
         metavar="S",
-        help="steady: its last rows waited less than this for data (default: %(default)s)",
+        help="steady: data_time of the last rows is below this many seconds (default: %(default)s)",
     )
     monitor.add_argument(
         "--gate-rows",
         type=whole_number(1),
         default=5,
         metavar="N",
-        help="how many last rows that means (default: %(default)s)",
+        help="number of last rows to check (default: %(default)s)",
     )
     monitor.add_argument(
         "--gate-timeout",
         type=seconds,
         default=1800.0,
         metavar="S",
-        help="give up waiting after this many seconds (default: %(default)s)",
+        help="give up after this many seconds (default: %(default)s)",
     )
     monitor.add_argument(
         "--compare",
         type=Path,
         nargs=2,
         metavar=("BEFORE", "AFTER"),
-        help="compare two windows: is the second better, beyond the spread?",
+        help="compare two windows; exit code 0 if the second is significantly better",
     )
     monitor.set_defaults(run=run)
 
@@ -123,8 +124,8 @@ def run(options: argparse.Namespace) -> int:
     from fastload.errors import GateClosed
 
     if options.out is not None and not options.out.parent.is_dir():
-        # Before a minute is spent
-        raise ConfigError(f"--out {options.out}: no such folder: {options.out.parent}")
+        # Fail before the measurement, which takes a minute.
+        raise ConfigError(f"--out {options.out}: folder {options.out.parent} does not exist")
     gpus = (
         None
         if options.gpus is None
@@ -154,8 +155,8 @@ def run(options: argparse.Namespace) -> int:
         print_json(window.as_json())
     else:
         show_sections(
-            f"{window.seconds:g} s, {window.hz:g} samples a second"
-            + (f", in {options.out}" if options.out else ""),
+            f"measured {window.seconds:g} s with {window.hz:g} samples per second"
+            + (f", written to {options.out}" if options.out else ""),
             sections(window),
         )
     return 0
@@ -186,7 +187,9 @@ def _compare(options: argparse.Namespace) -> int:
     if options.json:
         print_json(found.as_json())
     else:
-        show_sections(f"{before} against {after}: {found.verdict}", comparison_sections(found))
+        show_sections(
+            f"{after} compared with {before}: {found.verdict}", comparison_sections(found)
+        )
     return 0 if found.better else 1
 
 

@@ -1,4 +1,4 @@
-"""`fastload report`: a recorded run as one HTML page."""
+"""`fastload report`: writes one HTML page about a recorded run."""
 
 from __future__ import annotations
 
@@ -13,29 +13,30 @@ def add(commands: Commands) -> None:
     report = add_command(
         commands,
         "report",
-        "a recorded run as one page with plots",
-        "Writes one HTML page about a run: the doctor's verdict, where each step's time goes, waiting for data, step times,\n"
-        "ranks, GPU utilization, findings and versions. The page needs no network and no script: mail it, print it.",
+        "write an HTML page with plots about a recorded run",
+        "Writes one HTML page about a run: verdict and findings of the doctor, time per step,\n"
+        "data wait, distribution of step times, ranks, GPU utilization and versions. The page is\n"
+        "self-contained, so it can be mailed and printed.",
         examples="""fastload report metrics.jsonl window.json -o report.html
         fastload report metrics.jsonl --png plots""",
-        json_help="print what was written and the diagnosis as JSON",
+        json_help="print the written files and the diagnosis as JSON",
     )
     report.add_argument(
         "files",
         metavar="FILE",
         type=Path,
         nargs="+",
-        help="metrics.jsonl of a run (or its ranks), window.json",
+        help="metrics.jsonl files of one or several runs and ranks, and window.json files",
     )
     report.add_argument(
         "-o",
         "--out",
         type=Path,
         default=Path("report.html"),
-        help="the page (default: %(default)s)",
+        help="file for the page (default: %(default)s)",
     )
     report.add_argument(
-        "--png", type=Path, metavar="DIR", help="also write each plot as a PNG into this folder"
+        "--png", type=Path, metavar="DIR", help="also write each plot as a PNG file to this folder"
     )
     report.set_defaults(run=run)
 

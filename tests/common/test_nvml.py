@@ -212,7 +212,7 @@ def test_a_terminal_of_any_width_shows_every_gpu(driver: Path, columns: int, sho
                 break
     os.close(ours)
     assert child.returncode == 0
-    table = " ".join(text.decode().split("samples a second")[0].split())  # long lines are wrapped
+    table = " ".join(text.decode().split("samples per second")[0].split())  # long lines are wrapped
     for word in (
         shown,
         "0 Stub 9000",

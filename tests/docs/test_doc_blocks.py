@@ -262,7 +262,7 @@ def test_the_monitors_commands(
     assert "gave up after 1 s" in capsys.readouterr().err
     run_shell(compared, {}, expected=1)
     assert (
-        "before.json against after.json: unknown" in capsys.readouterr().out
+        "after.json compared with before.json: unknown" in capsys.readouterr().out
     )  # one second is too short for a verdict
 
 
