@@ -149,7 +149,7 @@ class ShardSequence:
             yield from (positions if permutation is None else permutation(positions)).tolist()
 
     def _chunk_size(self) -> int:
-        """Returns how many samples a thread takes at once. Fewer large ones bound the memory."""
+        """Returns the number of samples per chunk. Fewer large samples bound the memory."""
         mean = (self.progress.bytes_in + self.progress.bytes_out) // max(1, self.progress.done)
         return max(1, min(_CHUNK_SAMPLES, _CHUNK_BYTES // mean)) if mean else 1
 
