@@ -193,6 +193,6 @@ class Finish:
         for what, values in (("Normalize", self.output.mean), *written):
             if len(values) not in (1, channels):
                 raise ConfigError(
-                    f"{what} has values for {len(values)} channels, but the images have {channels}. "
-                    "Pass one value, or one per channel"
+                    f"{what} has values for {len(values)} channels, but the images have "
+                    f"{channels}. Pass one value, or one per channel"
                 )

@@ -166,13 +166,12 @@ def measure_all(usable: Sequence[Candidate], bench: Bench, *, probe: bool) -> li
 def measure(candidate: Candidate, bench: Bench, *, probe: Probe | None) -> Measured:
     """Measures the cost of a batch. If the candidate fails, the result contains the reason."""
     try:
-        choice = BackendChoice(candidate.name, AUTO, "", candidate.hardware)
         backend = Decoder(
             AUTO,
             threads=bench.budget,
             budget=bench.budget,
             device=bench.transfer.device,
-            choice=choice,
+            choice=BackendChoice(candidate.name, AUTO, "", candidate.hardware),
         )
     except FastloadError as error:
         return Measured(candidate, failure=str(error))

@@ -75,6 +75,8 @@ def bad_sample(
     """Returns the error for a sample whose data is intact but unusable."""
     sample_id = int(records.ids[place])
     why = why if why.startswith("field ") else f"field {field!r}: {why}"
-    path = dataset.reader(sample_id).path
-    message = f"sample {sample_id} in {path}, {why}"
-    return BadImage(message, image_id=sample_id, source=records.source(place))
+    return BadImage(
+        f"sample {sample_id} in {dataset.reader(sample_id).path}, {why}",
+        image_id=sample_id,
+        source=records.source(place),
+    )

@@ -66,8 +66,7 @@ class ImageDecoder:
             output, pixels = self._mask_output(chosen, rows)
         else:
             output, pixels = self.image_output(chosen, rows)
-        batch = DecodeBatch(found.sources, found.requests, output, pixels)
-        ticket = self._backend.submit(batch)
+        ticket = self._backend.submit(DecodeBatch(found.sources, found.requests, output, pixels))
         return PendingField(chosen, output, ticket, faults, found.n_bytes)
 
     def finish(
@@ -156,14 +155,13 @@ def _misfits(masks: NDArray[np.void], rows: PlanRows) -> dict[int, SlotFault]:
     """Returns an error for each mask whose size differs from that of its image."""
     sizes = shown_sizes(masks)
     expected = np.stack([rows.source_h, rows.source_w], axis=1)
-    wrong = np.flatnonzero((sizes != expected).any(axis=1)).tolist()
     return {
         slot: BadImage(
             f"the mask is {sizes[slot, 1]}x{sizes[slot, 0]}: expected the size of its image, "
             f"{expected[slot, 1]}x{expected[slot, 0]}. Pack a mask that does not cover the image "
             "(such as a bird's-eye view) as 'array'"
         )
-        for slot in wrong
+        for slot in np.flatnonzero((sizes != expected).any(axis=1)).tolist()
     }
 
 

@@ -116,9 +116,12 @@ class LoaderIterator:
         # A user's sampler must not be drawn earlier than torch would.
         if not self._order.draws_in_trainer and loader.depth_scaler.delivered(n_ready):
             self._prefetcher.request_next()
-        n_images = n_samples * loader.images_per_sample
-        waited_s = time.perf_counter() - started
-        loader.stats_collector.delivered(n_samples, n_images, waited_s, n_ready)
+        loader.stats_collector.delivered(
+            n_samples,
+            n_samples * loader.images_per_sample,
+            waited_s=time.perf_counter() - started,
+            n_ready=n_ready,
+        )
         self._commit()  # last, so that a Ctrl-C before it neither counts nor loses the batch
         return batch
 

@@ -296,16 +296,15 @@ def make_order(
     n_samples = len(packed)
     if not options.has_sampler:
         n_blocks = max(1, len(packed.column("_blocks")))
-        order_options = OrderOptions(
-            n_samples=n_samples,
-            shuffle=options.shuffle if options.shuffle == "full" else bool(options.shuffle),
-            seed=options.order_seed,
-            window=options.window,
-            block=max(1, round(n_samples / n_blocks)),
-            content=content,
-        )
         return RankOrder(
-            order_options,
+            OrderOptions(
+                n_samples=n_samples,
+                shuffle=options.shuffle if options.shuffle == "full" else bool(options.shuffle),
+                seed=options.order_seed,
+                window=options.window,
+                block=max(1, round(n_samples / n_blocks)),
+                content=content,
+            ),
             batch_size=options.batch_size or 1,
             partition=options.partition(options.ranks()),
             current_partition=current_partition,

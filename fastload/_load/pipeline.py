@@ -166,8 +166,9 @@ class Pipeline:
                 labels = self._read_labels(planned, faults)
                 if len(faults) < n:
                     break
-                other = self.planner.replacement(planned.ids, planned.epoch, faults, n_tries)
-                pending = self.submit(other)
+                pending = self.submit(
+                    self.planner.replacement(planned.ids, planned.epoch, faults, n_tries)
+                )
             if faults:
                 self.faults.check(faults, planned.ids)
             values = self._assemble(pending, labels, substitutes(faults, n) if faults else None)
@@ -235,8 +236,7 @@ class Pipeline:
                         self.dataset, planned.records, place, chosen.name, why.why
                     )
                 else:
-                    text = f"field {chosen.name!r}: {why}"
-                    faults[place] = self._damaged(planned, place, text)
+                    faults[place] = self._damaged(planned, place, f"field {chosen.name!r}: {why}")
         return labels
 
     def _assemble(
@@ -264,8 +264,9 @@ class Pipeline:
         pixels = iter(pending.fields)
         for chosen in self.spec.fields:
             if chosen.decoded_by_pool:
-                own_rows = rows[chosen.image or chosen.name]
-                values[chosen.name] = self.images.finish(next(pixels), own_rows, take)
+                values[chosen.name] = self.images.finish(
+                    next(pixels), rows[chosen.image or chosen.name], take
+                )
             elif chosen.in_column:
                 values[chosen.name] = torch.from_numpy(self.dataset.column(chosen.name)[ids])
             else:

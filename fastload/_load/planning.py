@@ -109,15 +109,17 @@ class Planner:
         if any(each.bad for each in rows.values()):
             return planned
         plan_s = (time.perf_counter() - started) / len(batches)
+        items = {name: self._image_fields[name].items for name in rows}
         first = 0
         for own_ids in batches:
             last = first + len(own_ids)
-            own_rows = {}
-            for name, each in rows.items():
-                items = self._image_fields[name].items
-                own_rows[name] = each.take(slice(first * items, last * items))
-            own_records = records.slice(first, last)
-            planned.append(PlannedBatch(own_ids, epoch, own_records, own_rows, {}, plan_s))
+            own_rows = {
+                name: each.take(slice(first * items[name], last * items[name]))
+                for name, each in rows.items()
+            }
+            planned.append(
+                PlannedBatch(own_ids, epoch, records.slice(first, last), own_rows, {}, plan_s)
+            )
             first = last
         return planned
 

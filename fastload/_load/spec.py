@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -154,32 +155,30 @@ class SampleScan:
     def __init__(self, dataset: Dataset) -> None:
         self._dataset = dataset
         self._ids = np.arange(0, len(dataset), max(1, -(-len(dataset) // SCANNED)), dtype=np.int64)
-        self._tables: BatchRecords | None = None
-        self._checked: BatchRecords | None = None
 
     def channels(self, field: int) -> int:
         """Returns 1 if all scanned images are grayscale, else 3."""
-        found = set(self._parts().part_rows(field)["channels"].tolist())
+        found = set(self._tables.part_rows(field)["channels"].tolist())
         return 1 if found == {1} else 3
 
     def items(self, field: int) -> int:
         """Returns the most frequent length of non-empty lists; 0 if all lists are empty."""
-        counts = np.bincount(self._parts().part_rows(field)["sample"], minlength=len(self._ids))
-        counts = np.delete(counts, list(self._parts().faults))
+        counts = np.bincount(self._tables.part_rows(field)["sample"], minlength=len(self._ids))
+        counts = np.delete(counts, list(self._tables.faults))
         if not len(counts):
             return 1
         return int(np.bincount(counts[counts > 0], minlength=1).argmax())
 
     def bits(self, field: int) -> int:
         """Returns the maximum bits per pixel of a mask."""
-        return int(self._parts().part_rows(field)["bits"].max(initial=8))
+        return int(self._tables.part_rows(field)["bits"].max(initial=8))
 
     def same_shape(self, field: int, *, items: int = 0) -> bool:
         """Returns whether all samples have this array in one shape and type.
 
         ``items`` is the number of arrays that each sample of a list field must have.
         """
-        parts = self._records()
+        parts = self._records
         shapes = set()
         for place, own in enumerate(parts.field_parts(field)):
             if place in parts.faults:
@@ -193,18 +192,16 @@ class SampleScan:
             shapes |= {None} if items and len(arrays) != items else set()
         return len(shapes) == 1 and None not in shapes
 
+    @cached_property
     def _records(self) -> BatchRecords:
-        """Returns the complete records with verified checksums."""
-        if self._checked is None:
-            # Avoids some thousand consecutive page faults.
-            request_records(self._dataset, self._ids)
-            self._checked = read_records(self._dataset, self._ids, check_crc=True)
-        return self._checked
+        """The complete records with verified checksums."""
+        request_records(self._dataset, self._ids)  # avoids thousands of consecutive page faults
+        return read_records(self._dataset, self._ids, check_crc=True)
 
-    def _parts(self) -> BatchRecords:
-        if self._tables is None:
-            self._tables = read_records(self._dataset, self._ids, check_crc=False)
-        return self._tables
+    @cached_property
+    def _tables(self) -> BatchRecords:
+        """The records without verified checksums; only their part tables may be used."""
+        return read_records(self._dataset, self._ids, check_crc=False)
 
 
 def _names(fields: Sequence[str] | None, known: tuple[str, ...]) -> tuple[str, ...]:

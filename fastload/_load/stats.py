@@ -67,8 +67,7 @@ class _Histograms:
         self._largest = np.maximum(self._largest, times_ns.max(axis=0))
         bins = (np.log2(np.maximum(times_ns, 1)) * _PER_OCTAVE).astype(np.int64)
         bins = np.minimum(bins, _BINS - 1) + self._first_bin
-        counts = np.bincount(bins.ravel(), minlength=self._bins.size)
-        self._bins += counts.reshape(self._bins.shape)
+        self._bins += np.bincount(bins.ravel(), minlength=self._bins.size).reshape(self._bins.shape)
 
     def stats(self) -> dict[str, StageStats]:
         self._count()

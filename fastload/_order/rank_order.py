@@ -203,8 +203,7 @@ class RankOrder(EpochState[Segment]):
         return Segment(epoch, self._split(((0, self.options.n_samples),)))
 
     def _split(self, left: tuple[Interval, ...]) -> RankPartition:
-        world = self.partition.world
-        return RankPartition(left, world, self.batch_size, self.partition.last_batch)
+        return RankPartition(left, self.partition.world, self.batch_size, self.partition.last_batch)
 
 
 def _replayed(left: tuple[Interval, ...], run: Run) -> RankPartition:

@@ -53,18 +53,24 @@ class PrepareWhenTested:
         return "accelerate" in sys.modules and self._prepare()
 
 
+def _report_start(loader: DataLoader) -> Any:
+    """Reports the start of an iteration to Accelerate; returns its gradient state."""
+    from accelerate.state import GradientState
+
+    state = GradientState()
+    loader.end_of_dataloader = False
+    loader.remainder = -1  # gather_for_metrics keeps all samples
+    state._add_dataloader(loader)
+    return state
+
+
 class AcceleratedIterator:
     """Reports the start, the last batch and the end of an iteration to Accelerate."""
 
     def __init__(self, loader: DataLoader, iterator: LoaderIterator) -> None:
-        from accelerate.state import GradientState
-
         self._loader = loader
         self._iterator = iterator
-        self._state = GradientState()
-        loader.end_of_dataloader = False
-        loader.remainder = -1  # gather_for_metrics keeps all samples
-        self._state._add_dataloader(loader)
+        self._state = _report_start(loader)
 
     def __iter__(self) -> AcceleratedIterator:
         return self
@@ -105,17 +111,12 @@ class PreparedBatches(torch.utils.data.BatchSampler):
         self._batches = batches
 
     def __iter__(self) -> Iterator[list[int]]:
-        from accelerate.state import GradientState
-
         loader = self._loader()
         if loader is None:
             yield from self._batches
             return
-        state = GradientState()
         loader.order.discard_resume_point()
-        loader.end_of_dataloader = False
-        loader.remainder = -1
-        state._add_dataloader(loader)
+        state = _report_start(loader)
         try:
             for number, batch in enumerate(self._batches, 1):
                 loader.end_of_dataloader = number == len(self)

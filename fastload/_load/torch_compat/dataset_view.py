@@ -86,8 +86,8 @@ class LoaderDataset(torch.utils.data.Dataset[Sample]):
         if self._n_foreign == _INSPECTED and torch.utils.data.get_worker_info() is None:
             warnings.warn(
                 "fastload: another sampler draws from loader.dataset in the training process, so "
-                "the trainer waits for every batch. Pass the loader or loader.batch_sampler, or set "
-                "num_workers of that DataLoader (transformers: dataloader_num_workers)",
+                "the trainer waits for every batch. Pass the loader or loader.batch_sampler, or "
+                "set num_workers of that DataLoader (transformers: dataloader_num_workers)",
                 UserWarning,
                 stacklevel=4,
             )

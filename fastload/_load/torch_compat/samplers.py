@@ -114,8 +114,7 @@ class RankBatches(torch.utils.data.BatchSampler):
 
     def __iter__(self) -> Iterator[list[int]]:
         if self._order is not None:
-            recorded = self._lookahead.recorded(_batches(self._order))
-            return _reported(self._order, recorded)
+            return _reported(self._order, self._lookahead.recorded(_batches(self._order)))
         start = self._start
         self._start = 0
         rest = islice(super().__iter__(), start, None)
