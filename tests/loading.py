@@ -1,4 +1,4 @@
-"""Small packed datasets for the loader's tests, made by the packer, and ways to compare batches."""
+"""Small packed datasets for tests of the loader, and functions that compare batches."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from fastload._store.fields import Field
 from tests.packed_datasets import encoded, pack_samples, photo
 
 CLASSES = ("cat", "dog", "emu")
-LABELLED = (Field("image", "image"), Field("label", "int", classes=CLASSES))
+LABELED = (Field("image", "image"), Field("label", "int", classes=CLASSES))
 BACKENDS = ("native", "reference")
 
 
 def backends() -> list[Any]:
-    """For parametrize: both decoders, the native one only where it was built."""
+    """Returns both CPU decoders for parametrize; skips the native one if it was not built."""
     no_core = pytest.mark.skipif(core() is None, reason="not run: no native core")
     return [pytest.param("native", marks=no_core), "reference"]
 
 
 def needs_core() -> None:
-    """Skips the test where the native core was not built."""
+    """Skips the test if the native core was not built."""
     if core() is None:
         pytest.skip("not run: no native core")
 
@@ -40,7 +40,7 @@ def needs_core() -> None:
 def pack_photos(
     dest: Path, count: int = 40, *, size: tuple[int, int] = (96, 72), vary: int = 8, **options: Any
 ) -> Path:
-    """JPEGs and labels, in blocks of about four samples, shards of about 1 MiB where there are many; shuffled by the packer."""
+    """Packs shuffled JPEGs with labels, in blocks of four samples and shards of 1 MiB."""
     width, height = size
     files = [
         photo(width + vary * (i % 3), height + vary * (i % 2), seed=i, noise=12, quality=92)
@@ -50,23 +50,23 @@ def pack_photos(
     one = len(files[0])
     return pack_samples(
         dest,
-        LABELLED,
+        LABELED,
         samples,
         **{"order": "shuffle", "seed": 5, "block_size": 4 * one, "shard_size": 1 << 20, **options},
     )
 
 
 def pack_gray(dest: Path, count: int = 24, *, side: int = 128, **options: Any) -> Path:
-    """Gray JPEGs of one size, as the captcha users have them."""
+    """Packs grayscale JPEGs of one size, like a captcha dataset."""
     samples = [
         {"image": encoded(photo(side, side, seed=i, gray=True, noise=10)), "label": i % 3}
         for i in range(count)
     ]
-    return pack_samples(dest, LABELLED, samples, **options)
+    return pack_samples(dest, LABELED, samples, **options)
 
 
 def png(pixels: NDArray[np.uint8]) -> bytes:
-    """A PNG file."""
+    """Encodes a PNG file."""
     file = io.BytesIO()
     Image.fromarray(pixels).save(file, "PNG")
     return file.getvalue()
@@ -75,7 +75,10 @@ def png(pixels: NDArray[np.uint8]) -> bytes:
 def spots(
     width: int, height: int, points: Sequence[tuple[float, float]], *, sigma: float = 3.0
 ) -> NDArray[np.uint8]:
-    """A dark RGB image with a soft spot at each point, in turn red, green and blue; pixel centres are at .5."""
+    """Returns a dark RGB image with a soft spot at each point, in turn red, green and blue.
+
+    Pixel centers are at .5.
+    """
     x, y = np.arange(width) + 0.5, np.arange(height) + 0.5
     image = np.zeros((height, width, 3))
     for number, (across, down) in enumerate(points):
@@ -86,7 +89,7 @@ def spots(
 
 
 def centroid(plane: NDArray[Any]) -> tuple[float, float]:
-    """Where the light of one channel, (height, width), is: (x, y)."""
+    """Returns the centroid (x, y) of one channel (height, width)."""
     weights = np.asarray(plane, np.float64)
     weights = np.where(weights > 0.2 * weights.max(), weights, 0.0)
     total = weights.sum()
@@ -97,7 +100,7 @@ def centroid(plane: NDArray[Any]) -> tuple[float, float]:
 
 
 def same_batch(one: Any, other: Any, *, atol: float = 0.0) -> bool:
-    """Equality that looks into tensors, lists, tuples and dicts; types included."""
+    """Compares nested tensors, lists, tuples and dicts, including their types."""
     if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
         if one.dtype != other.dtype or one.shape != other.shape:
             return False
@@ -120,7 +123,7 @@ def same_batch(one: Any, other: Any, *, atol: float = 0.0) -> bool:
 
 
 def digest(batch: Any) -> str:
-    """A few characters that tell batches apart, for children to print."""
+    """Returns a short digest of a batch, for child processes to print."""
     found = hashlib.sha256()
     for value in batch.values() if isinstance(batch, dict) else batch:
         found.update(
@@ -130,7 +133,10 @@ def digest(batch: Any) -> str:
 
 
 def our_threads(before: Collection[threading.Thread] = ()) -> list[str]:
-    """The names of an iteration's threads that are alive and were not there before; helpers live as long as their loader."""
+    """Returns the names of iteration threads that are alive and not in ``before``.
+
+    Helper threads live as long as their loader and are ignored.
+    """
     return sorted(
         thread.name
         for thread in threading.enumerate()
@@ -139,7 +145,7 @@ def our_threads(before: Collection[threading.Thread] = ()) -> list[str]:
 
 
 def wait_until(true: Callable[[], bool], *, at_most_s: float = 20.0) -> bool:
-    """Waits for something that another thread is about to do; False when it does not happen."""
+    """Waits until ``true()`` holds; returns False after ``at_most_s`` seconds."""
     deadline = time.monotonic() + at_most_s
     while not true():
         if time.monotonic() > deadline:

@@ -1,6 +1,8 @@
-"""T17: anonymous memory, open files and threads stay where they are over many batches; buffers are what the loader says they are.
+"""T17: memory, open files and threads do not grow over many batches; buffer_bytes is correct.
 
-RssAnon, never RSS: the shards' own map counts in RSS. CI loads some thousand batches, FASTLOAD_LONG=1 100,000."""
+Measures RssAnon, because RSS contains the mapped shards. CI loads some thousand batches,
+FASTLOAD_LONG=1 loads 100,000.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ from tests.forking import Zygote
 from tests.loading import needs_core, pack_gray
 
 BATCHES = 100_000 if LONG else 4_000
-SLOPE = 16 if LONG else 120  # bytes a batch; over few batches a page here and there weighs more
+SLOPE = 16 if LONG else 120  # bytes per batch; a single page has more weight over few batches
 LEAKED = 2048
 
 
@@ -37,17 +39,17 @@ def zygote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zygote]:
 
 
 @pytest.fixture(scope="module")
-def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tiny_images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return pack_gray(tmp_path_factory.mktemp("gray") / "packed", 64, side=16)
 
 
 def anonymous() -> int:
-    """Bytes."""
+    """Returns the anonymous memory of this process in bytes."""
     return int(Path("/proc/self/status").read_text().split("RssAnon:")[1].split()[0]) * 1024
 
 
 def run(folder: str, backend: str, batches: int, leak: bool) -> None:
-    """Prints the slope of the anonymous memory over the last 90 % of the batches, and how many threads and files came."""
+    """Prints the memory slope over the last 90 % of the batches, and new threads and files."""
     torch.set_num_threads(1)
     loader = DataLoader(
         folder,
@@ -78,12 +80,14 @@ def counts() -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("backend", ["native", "reference"])
-def test_memory_files_and_threads_stay(zygote: Zygote, packed: Path, backend: str) -> None:
+def test_memory_files_and_threads_do_not_grow(
+    zygote: Zygote, tiny_images: Path, backend: str
+) -> None:
     if backend == "native":
         needs_core()
     output = zygote.run(
         run,
-        str(packed),
+        str(tiny_images),
         backend,
         BATCHES if backend == "native" else BATCHES // 4,
         False,
@@ -93,21 +97,21 @@ def test_memory_files_and_threads_stay(zygote: Zygote, packed: Path, backend: st
     found = re.search(r"slope (-?[0-9.]+), threads and files \((-?\d+), (-?\d+)\)", output)
     assert found, output
     assert float(found[1]) < SLOPE * (1 if backend == "native" else 4)
-    assert abs(int(found[2])) <= 2  # of one epoch ending, of another beginning
+    assert abs(int(found[2])) <= 2  # one epoch ends while another one starts
     assert abs(int(found[3])) <= 2
 
 
-def test_a_leak_is_seen(zygote: Zygote, packed: Path) -> None:
+def test_a_leak_is_detected(zygote: Zygote, tiny_images: Path) -> None:
     found = re.search(
         r"slope (-?[0-9.]+)",
-        zygote.run(run, str(packed), "auto", 2_000, True, timeout_s=600).output,
+        zygote.run(run, str(tiny_images), "auto", 2_000, True, timeout_s=600).output,
     )
     assert found
     assert float(found[1]) > 0.5 * LEAKED
 
 
 def peak(folder: str, ahead: int) -> None:
-    """Prints by how much memory grows with the batches in flight, and what the loader says."""
+    """Prints how much memory grows with the batches in flight, and buffer_bytes of the loader."""
     torch.set_num_threads(1)
     options: dict[str, Any] = {
         "transform": [T.Resize(256, 256)],
@@ -115,7 +119,7 @@ def peak(folder: str, ahead: int) -> None:
         "prefetch_factor": ahead,
         "shuffle": True,
     }
-    list(DataLoader(folder, 4, **options))  # everything that is made once
+    list(DataLoader(folder, 4, **options))  # everything that is allocated once
     before, most, loader = anonymous(), 0, DataLoader(folder, 32, **options)
     for _ in range(4):
         for _ in loader:
@@ -124,11 +128,11 @@ def peak(folder: str, ahead: int) -> None:
 
 
 @pytest.mark.parametrize("ahead", [1, 6])
-def test_memory_is_what_the_loader_says(zygote: Zygote, packed: Path, ahead: int) -> None:
-    output = zygote.run(peak, str(packed), ahead, timeout_s=300).output
+def test_memory_matches_buffer_bytes(zygote: Zygote, tiny_images: Path, ahead: int) -> None:
+    output = zygote.run(peak, str(tiny_images), ahead, timeout_s=300).output
     found = re.search(r"grown (-?\d+), said (\d+)", output)
     assert found, output
     grown, said = int(found[1]), int(found[2])
     batch = 32 * 256 * 256
     assert batch <= said <= (ahead + 3) * (batch + 64)
-    assert grown <= said + (8 << 20)  # Python, numpy, the decoder's own rows
+    assert grown <= said + (8 << 20)  # Python, NumPy, rows of the decoder

@@ -1,4 +1,4 @@
-"""T11: shards replaced, cut or removed under a running loader: the old data, or an error that names the shard. Never wrong pixels."""
+"""T11: shards replaced, truncated or removed during loading never lead to wrong pixels."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import shutil
 import signal
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from fastload._load.loader import DataLoader
 from fastload.errors import CorruptShard, FastloadError
 from tests.fault.trials import LONG
 from tests.forking import Zygote
-from tests.loading import backends, digest, pack_photos
+from tests.loading import backends, digest
 
 OPTIONS: dict[str, Any] = {
     "shuffle": True,
@@ -29,38 +29,36 @@ OPTIONS: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module")
-def two(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Two datasets of the same shape with other photos, of several shards each."""
-    folder = tmp_path_factory.mktemp("shards")
-    made = [
-        pack_photos(folder / name, 60, size=(400, 300), seed=seed)
-        for name, seed in (("one", 5), ("other", 6))
-    ]
-    assert len(list(made[0].glob("*.lmdb"))) >= 3
-    return made[0], made[1]
+def two(pack_once: Callable[..., Path]) -> tuple[Path, Path]:
+    """Two datasets of the same shape in another order, with several shards each."""
+    first = pack_once(60, size=(400, 300))
+    assert len(list(first.glob("*.lmdb"))) >= 3
+    return first, pack_once(60, size=(400, 300), seed=6)
 
 
 @pytest.fixture
-def packed(two: tuple[Path, Path], tmp_path: Path) -> Path:
+def copied(two: tuple[Path, Path], tmp_path: Path) -> Path:
     return Path(shutil.copytree(two[0], tmp_path / "packed"))
 
 
 def swap(path: Path, content: bytes) -> None:
-    """A whole new file in the place of the old one, as rsync and every careful writer do it."""
+    """Replaces a file by rename, like rsync."""
     temporary = path.with_suffix(".new")
     temporary.write_bytes(content)
     temporary.rename(path)
 
 
 @pytest.mark.parametrize("backend", backends())
-def test_shards_swapped_all_the_time(two: tuple[Path, Path], packed: Path, backend: str) -> None:
-    """Between the same file, one of another dataset and a damaged one. Loaders are made and used meanwhile."""
+def test_shards_that_are_swapped_continuously(
+    two: tuple[Path, Path], copied: Path, backend: str
+) -> None:
+    """Swaps the same file, one of another dataset and a damaged one while loaders are in use."""
     expected = {digest(batch) for batch in DataLoader(two[0], 4, backend=backend, **OPTIONS)}
     over, swaps, seen = threading.Event(), Counter[str](), Counter[str]()
 
     def swapper() -> None:
         while not over.is_set():
-            for path in sorted(packed.glob("*.lmdb")):
+            for path in sorted(copied.glob("*.lmdb")):
                 good = (two[0] / path.name).read_bytes()
                 other = two[1] / path.name
                 for content in (
@@ -77,7 +75,7 @@ def test_shards_swapped_all_the_time(two: tuple[Path, Path], packed: Path, backe
     try:
         while swaps["all"] < (3000 if LONG else 100) or not (seen["right"] and seen["named"]):
             try:
-                for batch in DataLoader(packed, 4, backend=backend, **OPTIONS):
+                for batch in DataLoader(copied, 4, backend=backend, **OPTIONS):
                     seen["right" if digest(batch) in expected else "wrong"] += 1
             except FastloadError as error:
                 seen["named" if "shard-0" in str(error) else f"unnamed: {error}"] += 1
@@ -89,29 +87,29 @@ def test_shards_swapped_all_the_time(two: tuple[Path, Path], packed: Path, backe
 
 
 @pytest.mark.parametrize("backend", backends())
-def test_a_running_epoch_goes_on_with_the_files_it_has(
-    two: tuple[Path, Path], packed: Path, backend: str
+def test_a_running_epoch_continues_with_its_open_files(
+    two: tuple[Path, Path], copied: Path, backend: str
 ) -> None:
     expected = [digest(batch) for batch in DataLoader(two[0], 4, backend=backend, **OPTIONS)]
-    loader = DataLoader(packed, 4, backend=backend, **OPTIONS)
+    loader = DataLoader(copied, 4, backend=backend, **OPTIONS)
     list(loader)  # all shards are open
     loader.set_epoch(0)
     got = []
     for number, batch in enumerate(loader):
         if number == 2:
-            shutil.rmtree(packed)
+            shutil.rmtree(copied)
         got.append(digest(batch))
     assert got == expected
 
 
 @pytest.mark.parametrize("how", ["cut", "gone", "foreign"])
-def test_a_shard_that_changed_before_it_was_opened_is_named_and_the_others_come(
-    two: tuple[Path, Path], packed: Path, how: str
+def test_a_shard_that_changed_before_it_was_opened_is_named(
+    two: tuple[Path, Path], copied: Path, how: str
 ) -> None:
-    loader = DataLoader(packed, 4, **{**OPTIONS, "shuffle": False, "prefetch_factor": 1})
-    path = packed / loader.packed.manifest.shards[-1].name
+    loader = DataLoader(copied, 4, **{**OPTIONS, "shuffle": False, "prefetch_factor": 1})
+    path = copied / loader.packed.manifest.shards[-1].name
     loader.packed._maps[-1] = (
-        None  # small as it is, all its shards were looked into when the loader was made
+        None  # the dataset is small, so the constructor has scanned all its shards
     )
     loader.packed._readers.clear()
     if how == "cut":
@@ -141,7 +139,7 @@ def test_a_shard_that_changed_before_it_was_opened_is_named_and_the_others_come(
 
 
 def read_cut(folder: str) -> None:
-    """Cuts a shard that is mapped, in place: forbidden, and this is what comes of it."""
+    """Truncates a mapped shard in place, which is not allowed."""
     loader = DataLoader(folder, 4, **OPTIONS)
     list(loader)
     for path in Path(folder).glob("*.lmdb"):
@@ -155,26 +153,28 @@ def zygote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zygote]:
         yield started
 
 
-def test_a_shard_cut_in_place_ends_the_process_at_once(zygote: Zygote, packed: Path) -> None:
-    """No program can catch that (docs/loader.md forbids it); what matters: it does not hang, and no wrong pixels come."""
-    assert zygote.run(read_cut, str(packed), timeout_s=30).code in (-signal.SIGBUS, 1)
-
-
-def test_swaps_without_checks_are_seen(
-    two: tuple[Path, Path], packed: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_shard_truncated_in_place_kills_the_process_immediately(
+    zygote: Zygote, copied: Path
 ) -> None:
-    """Control: a reader that does not compare stamp and size delivers another dataset's pixels."""
+    """The signal cannot be handled. The process must neither hang nor deliver wrong pixels."""
+    assert zygote.run(read_cut, str(copied), timeout_s=30).code in (-signal.SIGBUS, 1)
+
+
+def test_swaps_are_visible_without_checks(
+    two: tuple[Path, Path], copied: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Control: a reader that does not compare stamp and size delivers pixels of another dataset."""
     from fastload._common import files
     from fastload._store import shard
 
     expected = {digest(batch) for batch in DataLoader(two[0], 4, **OPTIONS)}
-    for path in packed.glob("*.lmdb"):
+    for path in copied.glob("*.lmdb"):
         if (two[1] / path.name).exists():
             swap(path, (two[1] / path.name).read_bytes())
     monkeypatch.setattr(shard, "open_checked", lambda path, shard: files.open_regular(path)[0])
     monkeypatch.setattr("fastload._store.dataset.check_sizes", lambda folder, found: None)
     wrong = 0
-    iterator = iter(DataLoader(packed, 4, **OPTIONS))
+    iterator = iter(DataLoader(copied, 4, **OPTIONS))
     while True:
         try:
             wrong += digest(next(iterator)) not in expected

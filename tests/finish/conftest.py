@@ -10,7 +10,7 @@ import torch
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    """On a busy machine torch's waiting threads cost more than they help: 10 s became 100."""
+    """Limits torch to one thread: on a busy machine its spinning threads made 10 s into 100 s."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

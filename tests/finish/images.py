@@ -10,7 +10,7 @@ N, HEIGHT, WIDTH = 6, 21, 34
 
 
 def batch(n: int = N, channels: int = 3, seed: int = 0) -> torch.Tensor:
-    """Not noise alone: smooth, with dark, bright and gray places, so that clipping and gray pixels occur."""
+    """Returns smooth images with dark, bright and gray areas, so that some pixels are clipped."""
     rng = np.random.default_rng(seed)
     small = rng.integers(0, 256, (n, 4, 5, channels), dtype=np.uint8)
     images = np.stack(

@@ -1,4 +1,4 @@
-"""Color operations, batched in torch with parameters per sample, against plain formulas on one sample at a time."""
+"""Batched color operations with parameters per sample equal plain formulas on one sample."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ WEIGHTS = np.array([0.2989, 0.587, 0.114])
 def finished(
     *transforms: T.Transform, images: torch.Tensor | None = None
 ) -> tuple[Floats, PlanRows, torch.Tensor]:
-    """The result in pixel values, (n, height, width, channels)."""
+    """Returns pixel values (n, height, width, channels)."""
     images = batch() if images is None else images
     plan = compile([*transforms, T.ToDtype("float32", scale=False), T.Layout("NHWC")])
     rows = plan.rows(
@@ -47,7 +47,7 @@ def luma(image: Floats) -> Floats:
 
 
 def reference(kind: str, image: Floats, value: float) -> Floats:
-    """One image in float64, as torchvision's formulas for floating point have it."""
+    """Computes one image in float64 with the formulas of torchvision."""
     if kind == "brightness":
         return np.clip(image * value, 0, 255)
     if kind == "contrast":
@@ -98,7 +98,7 @@ def test_each_sample_is_changed_by_its_own_amount(kind: str, transform: T.Transf
 def test_pillow_agrees_within_rounding(
     enhance: type[ImageEnhance.Brightness], transform: T.Transform
 ) -> None:
-    """Pillow rounds the mean and each luma to a whole number, and cuts instead of rounding: up to two, with factors up to 1.7."""
+    """Pillow rounds the mean and each luma and truncates: up to 2, with factors up to 1.7."""
     result, rows, images = finished(transform)
     for slot, value in enumerate(rows.parameters[:, 0].tolist()):
         expected = np.asarray(
@@ -107,7 +107,7 @@ def test_pillow_agrees_within_rounding(
         assert np.abs(result[slot] - expected).max() < 2.1
 
 
-def test_color_jitter_is_its_parts_in_order() -> None:
+def test_color_jitter_equals_its_parts_in_order() -> None:
     result, rows, images = finished(T.ColorJitter(0.5, 0.5, 0.5, 0.2))
     assert rows.parameters.shape == (N, 4)
     for slot in range(N):
@@ -121,7 +121,7 @@ def test_color_jitter_is_its_parts_in_order() -> None:
         assert np.abs(result[slot] - expected).max() < 0.05
 
 
-def test_the_order_of_the_list_counts() -> None:
+def test_the_order_of_transforms_matters() -> None:
     first, *_ = finished(T.Brightness((2.0, 2.0)), T.Contrast((0.2, 0.2)))
     second, *_ = finished(T.Contrast((0.2, 0.2)), T.Brightness((2.0, 2.0)))
     images = batch().numpy().astype(np.float64)
@@ -142,7 +142,7 @@ def test_the_order_of_the_list_counts() -> None:
     assert np.abs(first - second).max() > 10
 
 
-def test_one_p_holds_for_all_of_a_jitter() -> None:
+def test_one_p_applies_to_the_whole_jitter() -> None:
     _, rows, _ = finished(T.ColorJitter(0.5, 0.5, 0.5, 0.2, p=0.5), images=batch(200))
     changed = rows.parameters != np.array([1, 1, 1, 0], np.float32)
     assert (changed.all(axis=1) | ~changed.any(axis=1)).all()
@@ -175,7 +175,7 @@ def test_blur_is_the_gaussian_of_each_sample(transform: T.GaussianBlur) -> None:
 
 
 @pytest.mark.parametrize("value", [0, (10.0, 200.0, 30.0)], ids=str)
-def test_erasing_overwrites_the_drawn_box_only(value: float | tuple[float, ...]) -> None:
+def test_erasing_overwrites_only_the_drawn_box(value: float | tuple[float, ...]) -> None:
     result, rows, images = finished(T.RandomErasing(0.6, value=value), images=batch(40))
     erased = 0
     for slot, box in enumerate(rows.parameters.astype(int).tolist()):
@@ -188,7 +188,7 @@ def test_erasing_overwrites_the_drawn_box_only(value: float | tuple[float, ...])
     assert 12 < erased < 36
 
 
-def test_erased_boxes_have_the_asked_area_and_ratio() -> None:
+def test_erased_boxes_have_the_requested_area_and_ratio() -> None:
     plan = compile([T.RandomErasing(1.0, scale=(0.1, 0.2), ratio=(0.5, 1.0))])
     rows = plan.rows(np.arange(2000), np.full((2000, 2), (200, 300)), seed=0, epoch=0)
     x0, y0, x1, y1 = rows.parameters.T.astype(np.float64)
@@ -200,7 +200,7 @@ def test_erased_boxes_have_the_asked_area_and_ratio() -> None:
     assert abs(x0.mean() - (300 - (x1 - x0)).mean() / 2) < 5
 
 
-def test_what_is_erased_does_not_depend_on_whether() -> None:
+def test_the_erased_box_does_not_depend_on_p() -> None:
     plan = compile([T.RandomErasing(0.1, scale=(0.1, 0.2))])
     x0, y0, x1, y1 = plan.rows(
         np.arange(5000), np.full((5000, 2), 100), seed=0, epoch=0
@@ -210,17 +210,17 @@ def test_what_is_erased_does_not_depend_on_whether() -> None:
     assert area.mean() == pytest.approx(0.15, abs=0.006)  # uniform: 4 sigma
 
 
-def test_a_whole_side_is_never_erased() -> None:
-    """As torchvision: the box must be smaller than the image both ways."""
+def test_an_erased_box_is_smaller_than_the_image() -> None:
+    """As in torchvision, the box must be smaller than the image in both directions."""
     plan = compile([T.RandomErasing(1.0, scale=(0.85, 1.0), ratio=(1.0, 1.0))])
     boxes = plan.rows(np.arange(200), np.full((200, 2), 10), seed=0, epoch=0).parameters
     assert set((boxes[:, 2] - boxes[:, 0]).tolist()) == {
         0.0,
         9.0,
-    }  # 0: none of ten tries was small enough
+    }  # 0: none of ten boxes was small enough
 
 
-def test_gray_images_go_through_all_steps() -> None:
+def test_grayscale_images_work_with_all_transforms() -> None:
     images = batch(4, channels=1)
     result, rows, _ = finished(
         T.Saturation(0.5), T.Hue(0.2), T.Grayscale(1.0), T.Contrast((0.5, 0.5)), images=images
@@ -250,7 +250,7 @@ def test_amounts_are_uniform_in_their_range() -> None:
     assert rows.parameters[:, 3].mean() == pytest.approx(0.25, abs=0.02)
 
 
-def test_kernels_leave_neutral_samples_alone() -> None:
+def test_kernels_do_not_change_neutral_samples() -> None:
     x = batch().permute(0, 3, 1, 2).to(torch.float32)
     one = torch.ones(N, 1)
     zero = torch.zeros(N, 1)

@@ -32,7 +32,7 @@ TRANSFORMS: list[T.Transform] = [
 
 
 def all_ops() -> set[type[PixelOp]]:
-    """The operations that a module of fastload._plan defines."""
+    """Returns all operations that modules of fastload._plan define."""
     modules = [
         importlib.import_module(f"fastload._plan.{each.name}")
         for each in pkgutil.iter_modules(fastload._plan.__path__)
@@ -56,7 +56,7 @@ def test_the_cases_below_cover_every_operation() -> None:
 def test_noops_stay_bit_identical_and_other_samples_change(
     transform: T.Transform, n_changed: int
 ) -> None:
-    """A kernel runs on the whole batch or on the changed samples only, depending on how many."""
+    """A kernel runs on the whole batch or on changed samples only, depending on their number."""
     plan = compile([transform, T.ToDtype("float32", scale=False)])
     rows = plan.rows(np.arange(200), np.full((200, 2), (HEIGHT, WIDTH)), seed=3, epoch=0)
     (op,) = plan.ops
@@ -70,7 +70,7 @@ def test_noops_stay_bit_identical_and_other_samples_change(
 
 
 @pytest.mark.parametrize("transform", TRANSFORMS, ids=lambda each: type(each).__name__)
-def test_a_batch_of_noops_is_returned_as_it_is(transform: T.Transform) -> None:
+def test_a_batch_of_noops_is_returned_unchanged(transform: T.Transform) -> None:
     plan = compile([transform])
     rows = plan.rows(np.arange(200), np.full((200, 2), (HEIGHT, WIDTH)), seed=3, epoch=0)
     (op,) = plan.ops
@@ -79,7 +79,7 @@ def test_a_batch_of_noops_is_returned_as_it_is(transform: T.Transform) -> None:
     assert run_op(op, x, params, torch.from_numpy(params)) is x
 
 
-def test_columns_are_handed_to_their_operation() -> None:
+def test_each_operation_gets_its_own_columns() -> None:
     ops = compile([T.Hue(0.1), T.RandomErasing(), T.VerticalFlip(), T.RandomAffine(3)]).ops
     assert [(op.name, columns.start, columns.stop) for op, columns in op_columns(ops)] == [
         ("hue", 0, 1),

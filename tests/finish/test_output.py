@@ -1,4 +1,4 @@
-"""What the trainer gets: dtype, layout, normalized numbers, for any way the batch is cut."""
+"""Dtype, layout and normalization of finished batches, for any chunk size."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def run(
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_normalizing_is_float32_arithmetic_rounded_once(dtype: str) -> None:
-    """The bits that the native core's table has: (pixel value - mean) / std in float32, then the dtype."""
+    """Bit-identical to the native core: (pixel value - mean) / std in float32, then rounded."""
     images = batch()
     found = run([T.Normalize(MEAN, STD), T.ToDtype(dtype)], images)
     mean, std = (np.array([255.0 * each for each in values], np.float32) for values in (MEAN, STD))
@@ -90,7 +90,7 @@ def test_uint8_is_rounded_once_at_the_end() -> None:
     assert torch.equal(run(COLORS, images), exact.round().to(torch.uint8))
 
 
-def test_samples_that_nothing_happens_to_keep_every_value() -> None:
+def test_unchanged_samples_keep_every_value() -> None:
     images = torch.arange(256, dtype=torch.uint8).view(1, 16, 16, 1).repeat(3, 1, 1, 3)
     result = run(
         [
@@ -104,19 +104,17 @@ def test_samples_that_nothing_happens_to_keep_every_value() -> None:
     assert torch.equal(result, images.permute(0, 3, 1, 2))
 
 
-def test_a_sample_comes_out_the_same_in_any_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sample_has_the_same_result_in_any_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     images = batch(10)
     whole = run([*COLORS, T.Normalize(MEAN, STD)], images)
     order = torch.tensor([3, 9, 0, 1, 7, 2])
     part = run([*COLORS, T.Normalize(MEAN, STD)], images[order], order.numpy())
-    assert (
-        part - whole[order]
-    ).abs().max() < 1e-4  # convolutions may add in another order; nothing else differs
+    assert (part - whole[order]).abs().max() < 1e-4  # convolutions may sum in another order
     monkeypatch.setattr(fastload._finish.batch, "_CHUNK_CPU", 3 * images[0].numel())
     assert (run([*COLORS, T.Normalize(MEAN, STD)], images) - whole).abs().max() < 1e-4
 
 
-def test_a_sample_that_keeps_its_hue_keeps_every_bit_of_it_beside_others_that_do_not() -> None:
+def test_a_sample_with_unchanged_hue_is_bit_identical_in_a_mixed_batch() -> None:
     colors = [T.ColorJitter(0.4, 0.4, 0.4, 0.2, p=0.6), T.Grayscale(0.2), T.Normalize(MEAN, STD)]
     images = batch(10)
     whole = run(colors, images)
@@ -126,7 +124,7 @@ def test_a_sample_that_keeps_its_hue_keeps_every_bit_of_it_beside_others_that_do
         ), place
 
 
-def test_erasing_after_normalize_writes_normalized_numbers() -> None:
+def test_erasing_after_normalize_writes_normalized_values() -> None:
     images = batch(20)
     plan = compile([T.Normalize(MEAN, STD), T.RandomErasing(1.0, value=-7.5)])
     rows = plan.rows(np.arange(20), np.full((20, 2), (HEIGHT, WIDTH)), seed=0, epoch=0)
@@ -138,7 +136,7 @@ def test_erasing_after_normalize_writes_normalized_numbers() -> None:
         assert torch.equal(result[slot], expected)
 
 
-def test_results_go_into_the_memory_given() -> None:
+def test_results_are_written_to_the_given_memory() -> None:
     images = batch()
     for layout in ("NCHW", "NHWC", "channels_last"):
         plan = compile([T.Brightness(0.3), T.Normalize(MEAN, STD), T.Layout(layout)])
@@ -151,7 +149,7 @@ def test_results_go_into_the_memory_given() -> None:
     assert Finish(compile([T.VerticalFlip(), T.Normalize(MEAN, STD)])).decoder_suffices
 
 
-def test_images_are_not_written_to() -> None:
+def test_input_images_are_not_modified() -> None:
     images = batch()
     before = images.clone()
     run(COLORS, images)
@@ -187,7 +185,7 @@ def test_finished_batches_can_be_trained_on() -> None:
         ([T.Brightness(0.1)], torch.zeros(2, 4, 4, 4, dtype=torch.uint8), "images have 4 channels"),
     ],
 )
-def test_wrong_batches_are_refused(
+def test_invalid_batches_are_rejected(
     transforms: list[T.Transform], images: torch.Tensor, message: str
 ) -> None:
     finish = Finish(compile(transforms))
@@ -200,7 +198,7 @@ def test_wrong_batches_are_refused(
     )
 
 
-def test_parameters_of_another_plan_are_refused() -> None:
+def test_parameters_of_another_plan_are_rejected() -> None:
     finish = Finish(compile([T.Brightness(0.1)]))
     with pytest.raises(
         ConfigError, match=r"parameters have shape \(6, 0\): expected \(6, 1\) for 6 images"

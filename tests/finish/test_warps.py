@@ -1,4 +1,4 @@
-"""Finished canvases rotated, sheared, shifted and flipped: the right pixels, and labels that follow."""
+"""Rotation, shear, translation and vertical flips of finished images, and their labels."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ def planned(transforms: list[Any], ids: list[int], size: tuple[int, int] = SIZE)
 
 
 def finished(transforms: list[Any], pixels: NDArray[np.uint8], ids: list[int]) -> NDArray[np.uint8]:
-    """(n, height, width, channels): what becomes of this canvas for some samples."""
+    """Returns the results (n, height, width, channels) of one image for several samples."""
     rows, plan = planned(transforms, ids, pixels.shape[:2]), compile(transforms)
     mirrored = [
         pixels[:, ::-1] if flip else pixels for flip in rows.flip
-    ]  # a decoder has done that
+    ]  # the decoder has done that
     done = Finish(plan)(torch.from_numpy(np.stack(mirrored)), rows.parameters)
     return done.permute(0, 2, 3, 1).numpy()
 
 
-def test_a_vertical_flip_reverses_the_rows_and_leaves_the_others_alone() -> None:
+def test_a_vertical_flip_reverses_the_rows_of_selected_samples_only() -> None:
     pixels, ids = canvas(), list(range(20))
     flipped = planned([T.VerticalFlip()], ids).parameters[:, 0] > 0
     assert 4 < flipped.sum() < 16
@@ -54,7 +54,7 @@ def test_a_vertical_flip_reverses_the_rows_and_leaves_the_others_alone() -> None
         assert np.array_equal(found, pixels[::-1] if is_flipped else pixels)
 
 
-def test_a_quarter_turn_is_clockwise_and_exact() -> None:
+def test_a_rotation_by_90_degrees_is_clockwise_and_exact() -> None:
     pixels = canvas(size=(48, 48))
     assert np.array_equal(
         finished([T.RandomAffine((90, 90))], pixels, [0])[0], np.rot90(pixels, -1)
@@ -64,7 +64,7 @@ def test_a_quarter_turn_is_clockwise_and_exact() -> None:
     )
 
 
-def test_shifts_are_whole_pixels_and_what_is_left_is_filled() -> None:
+def test_translations_are_whole_pixels_and_the_rest_is_filled() -> None:
     pixels, ids, fill = canvas(), list(range(12)), (10, 20, 30)
     transforms = [T.RandomAffine(0, (0.2, 0.3), fill=fill)]
     rows = planned(transforms, ids)
@@ -83,7 +83,7 @@ def test_shifts_are_whole_pixels_and_what_is_left_is_filled() -> None:
     assert len(seen) > 6
 
 
-def test_samples_that_are_not_chosen_are_not_touched() -> None:
+def test_samples_that_are_not_selected_do_not_change() -> None:
     pixels, ids = canvas(), list(range(30))
     transforms = [T.RandomAffine(30, p=0.4)]
     moved = [not np.allclose(matrix, np.eye(3)) for matrix in planned(transforms, ids).matrices]
@@ -92,8 +92,8 @@ def test_samples_that_are_not_chosen_are_not_touched() -> None:
         assert np.array_equal(found, pixels) != is_moved
 
 
-def test_pillow_turns_the_same_way() -> None:
-    """Another implementation, with the same convention: pixel centers at + 0.5, bilinear, zero beyond the edge."""
+def test_pillow_rotates_in_the_same_direction() -> None:
+    """Pillow has the same convention: pixel centers at + 0.5, bilinear, zero outside the image."""
     pixels = np.asarray(
         Image.fromarray(canvas(size=(12, 18))).resize((60, 40), Image.Resampling.BICUBIC)
     )
@@ -110,7 +110,7 @@ def test_pillow_turns_the_same_way() -> None:
         difference = np.abs(found.astype(int) - expected.astype(int)).max(axis=2)
         assert (
             difference <= 1
-        ).mean() > 0.9  # all but the edge, where Pillow does not mix with the fill
+        ).mean() > 0.9  # except for the edge, where Pillow does not blend with the fill
 
 
 @pytest.mark.skipif(core() is None, reason="the native core is not here")
@@ -122,7 +122,7 @@ def test_pillow_turns_the_same_way() -> None:
     st.integers(0, 255),
 )
 @settings(max_examples=300, deadline=None)
-def test_the_native_core_moves_pixels_as_torch_does(
+def test_the_native_core_warps_like_torch(
     height: int, width: int, channels: int, numbers: list[float], fill: int
 ) -> None:
     x = torch.from_numpy(
@@ -134,11 +134,11 @@ def test_the_native_core_moves_pixels_as_torch_does(
     found = warp.warp_affine(WarpAffine((fill,)), x, inverse)
     expected = warp.sample_affine(x, inverse, torch.tensor([float(fill)]))
     assert torch.allclose(found, expected, atol=0.02)
-    assert (found[1] == fill).all()  # all of it comes from far away
+    assert (found[1] == fill).all()  # everything is outside the source
 
 
 @pytest.mark.skipif(core() is None, reason="the native core is not here")
-def test_every_kind_of_processor_gives_the_same_bits() -> None:
+def test_every_instruction_set_yields_the_same_bits() -> None:
     module: Any = core()
     x = torch.from_numpy(
         np.random.default_rng(1).uniform(0, 255, (3, 2, 29, 37)).astype(np.float32)
@@ -157,7 +157,7 @@ def test_every_kind_of_processor_gives_the_same_bits() -> None:
     assert torch.equal(found[0], found[2])
 
 
-def test_a_flip_after_it_mirrors_the_result() -> None:
+def test_a_flip_after_a_warp_mirrors_the_result() -> None:
     pixels, ids = canvas(), list(range(8))
     for each in (T.RandomAffine((10, 40), (0.1, 0.1), None, (0, 10, 0, 5)), T.VerticalFlip()):
         plain = finished([each], pixels, ids)
@@ -202,7 +202,7 @@ flips = st.lists(
     st.integers(0, 1000),
 )
 @settings(max_examples=150, deadline=None)
-def test_a_painted_spot_is_where_the_labels_say(
+def test_a_painted_spot_matches_its_labels(
     transforms: tuple[list[Any], ...], across: float, down: float, sample: int
 ) -> None:
     plan = compile(transforms)
@@ -228,14 +228,14 @@ def test_a_painted_spot_is_where_the_labels_say(
 
 
 def test_labels_of_a_rotated_image() -> None:
-    """A square rotated by 45 degrees: its corners leave the canvas, the canvas's corners show nothing of it."""
+    """A square rotated by 45 degrees: its corners leave the canvas, whose corners are filled."""
     row = compile([T.RandomAffine((45, 45))]).rows([0], [(100, 100)], seed=0, epoch=0)[0]
     points, visible = move_points(
         np.array([[50, 50], [0, 0], [0, 50], [-20, 50], [50, 99], [np.inf, 0]]), row
     )
     assert visible.tolist() == [True, False, True, False, True, False]
     assert points[1].tolist() == pytest.approx([50, 50 - 50 * 2**0.5], abs=1e-4)
-    beside = [-20, 45, -10, 55]  # where the canvas's corner comes from
+    beside = [-20, 45, -10, 55]  # the source of the corner of the canvas
     assert ((row.matrix @ [-15, 50, 1])[:2] > 0).all()
     boxes, kept = move_boxes(
         np.array(
@@ -259,7 +259,7 @@ def test_labels_of_a_rotated_image() -> None:
     assert move_points([[5, 1], [5, -1]], flat)[1].tolist() == [True, False]
 
 
-def test_masks_are_picked_where_the_image_goes() -> None:
+def test_masks_follow_the_warp_of_their_image() -> None:
     masks = np.random.default_rng(0).integers(0, 2**16, (6, *SIZE), dtype=np.uint16)
     transforms = [T.VerticalFlip(), T.Brightness(0.5), T.RandomAffine((180, 180), mask_fill=7)]
     rows = planned(transforms, list(range(6)))
@@ -298,7 +298,9 @@ WARPED = [
 
 
 @pytest.mark.parametrize("backend", backends())
-def test_batches_are_the_same_however_they_are_cut_and_resumed(packed: Path, backend: str) -> None:
+def test_batches_are_the_same_with_any_batch_size_and_after_a_resume(
+    packed: Path, backend: str
+) -> None:
     def loaded(batch_size: int, **options: Any) -> DataLoader:
         return DataLoader(
             packed,
@@ -333,10 +335,10 @@ def test_batches_are_the_same_however_they_are_cut_and_resumed(packed: Path, bac
     [[], [T.Normalize((0.5, 0.4, 0.3), (0.25, 0.25, 0.3))], [T.ToDtype("bfloat16")]],
     ids=["uint8", "float32", "bfloat16"],
 )
-def test_a_vertical_flip_alone_is_what_it_is_among_colors(
+def test_a_vertical_flip_is_the_same_with_and_without_color_transforms(
     packed: Path, layout: str, form: list[Any]
 ) -> None:
-    """Without colors the decode threads finish the images, and they are flipped afterwards."""
+    """Without color transforms the decode threads finish the images, which are then flipped."""
     flipped = [
         T.Resize(40, 50),
         T.VerticalFlip(),
@@ -364,7 +366,7 @@ def test_channels_in_another_order_are_warped_as_well(packed: Path) -> None:
     assert torch.equal(rgb, bgr.flip(1))
 
 
-def test_the_plan_shows_what_is_done(packed: Path) -> None:
+def test_the_plan_shows_the_warp(packed: Path) -> None:
     transform = [T.Resize(60, 80), T.RandomAffine((30, 30)), T.VerticalFlip(1.0)]
     loader = DataLoader(packed, 1, transform=transform, fields=("image", "id"))
     row = loader.plan(3)
@@ -378,4 +380,6 @@ def test_the_plan_shows_what_is_done(packed: Path) -> None:
         .numpy()
         .astype(int)
     )
-    assert (np.abs(drawn - delivered).max(axis=2) <= 6).mean() > 0.7  # the corners' fill is another
+    assert (
+        np.abs(drawn - delivered).max(axis=2) <= 6
+    ).mean() > 0.7  # the fill of the corners differs

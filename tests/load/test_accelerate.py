@@ -1,4 +1,4 @@
-"""Accelerate takes a loader as it is, through ``prepare`` and through ``prepare_data_loader``; reading attributes changes nothing."""
+"""Accelerate uses a loader unchanged, with ``prepare`` and with ``prepare_data_loader``."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def make(packed: Path, **options: Any) -> DataLoader:
 @pytest.mark.parametrize(
     "options", [{}, {"shuffle": None, "sampler": range(N)}], ids=["own", "sampler"]
 )
-def test_reading_attributes_changes_nothing(
+def test_reading_attributes_does_not_prepare_a_loader(
     packed: Path, accelerator: Any, read: Callable[[Any], object], options: dict[str, Any]
 ) -> None:
     loader = make(packed, **options)
@@ -60,7 +60,7 @@ def test_reading_attributes_changes_nothing(
     assert type(iter(loader)) is LoaderIterator
 
 
-def test_a_loader_can_be_inspected_where_its_device_does_not_fit(
+def test_a_loader_on_another_device_can_be_inspected(
     packed: Path, accelerator: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from accelerate.state import PartialState
@@ -71,7 +71,7 @@ def test_a_loader_can_be_inspected_where_its_device_does_not_fit(
 
 
 @both_ways
-def test_a_prepared_loader_is_the_same_object_and_marks_the_last_batch(
+def test_prepare_returns_the_same_loader_which_marks_the_last_batch(
     packed: Path, accelerator: Any, prepare: Prepare
 ) -> None:
     loader = make(packed)
@@ -86,7 +86,7 @@ def test_a_prepared_loader_is_the_same_object_and_marks_the_last_batch(
 
 
 @both_ways
-def test_skipped_batches_of_a_prepared_loader_mark_the_last_batch_too(
+def test_skip_first_batches_of_a_prepared_loader_marks_the_last_batch(
     packed: Path, accelerator: Any, prepare: Prepare
 ) -> None:
     expected = list(make(packed))
@@ -96,6 +96,6 @@ def test_skipped_batches_of_a_prepared_loader_mark_the_last_batch_too(
     assert [end for _, end in found] == [False] * 3 + [True]
 
 
-def test_a_loader_that_was_not_prepared_is_not_accelerates(packed: Path, accelerator: Any) -> None:
+def test_an_unprepared_loader_does_not_report_to_accelerate(packed: Path, accelerator: Any) -> None:
     loader = make(packed)
     assert not any(accelerator.gradient_state.in_dataloader for _ in loader)

@@ -1,4 +1,4 @@
-"""backend="auto": the choice from made-up measurements, measuring with real backends on the CPU, and what is remembered."""
+"""backend="auto": the choice from given measurements, real measurements on the CPU, the record."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ def named(measured: list[Measured], **options: Any) -> str:
     return str(choose(measured, cpus=8, **options).candidate)
 
 
-# A machine with 8 processors: native is slow and takes them all, dali fast and costs GPU time, the engine in between and cheap.
+# 8 CPUs: native is slow and uses all of them, dali is fast and uses GPU time, the JPEG
+# engine is in between and cheap.
 SLOW, FAST = Measured(NATIVE, 0.060, 0.400, 0.001), Measured(DALI, 0.020, 0.030, 0.008)
 MIDDLE = Measured(ENGINE, 0.030, 0.010, 0.001)
 
@@ -54,27 +55,27 @@ MIDDLE = Measured(ENGINE, 0.030, 0.010, 0.001)
     ("step_s", "expected"),
     [
         (None, "dali"),
-        (0.0, "dali"),  # nothing is known of the step: the fastest can feed any
+        (0.0, "dali"),  # the step is unknown, so the fastest backend is chosen
         (0.005, "dali"),
-        (0.012, "dali"),  # a short step: it waits least with the fastest
+        (0.012, "dali"),  # a short step waits least for the fastest backend
         (
             0.030,
             "dali with the JPEG engine",
-        ),  # 31 ms an iteration; dali would make it 38, native 60
+        ),  # iterations of 31 ms, against 38 with dali and 60 with native
         (
             0.200,
             "dali with the JPEG engine",
-        ),  # all feed it; the engine takes 1 ms of the GPU and no processor time
+        ),  # all are fast enough; the engine uses 1 ms of the GPU and no CPU time
     ],
 )
 def test_the_shortest_iteration_wins(step_s: float | None, expected: str) -> None:
     assert named([SLOW, FAST, MIDDLE], step_s=step_s) == expected
 
 
-def test_of_equally_short_ones_the_cheapest() -> None:
+def test_the_cheapest_of_equal_iterations_wins() -> None:
     assert (
         named([SLOW, FAST], step_s=0.5) == "dali"
-    )  # both feed it; 0.03/8 + 0.008 s against 0.4/8 + 0.001
+    )  # both are fast enough; 0.03/8 + 0.008 s against 0.4/8 + 0.001
     light = Measured(NATIVE, 0.060, 0.040, 0.0)
     assert named([light, FAST], step_s=0.5) == "native", (
         "a step this long is fed by the processor, which costs the GPU nothing"
@@ -82,20 +83,20 @@ def test_of_equally_short_ones_the_cheapest() -> None:
     assert named([light, FAST], step_s=0.02) == "dali"
 
 
-def test_of_equal_ones_the_first() -> None:
+def test_the_first_of_equal_candidates_wins() -> None:
     same = [Measured(each, 0.02, 0.02, 0.001) for each in (NATIVE, DALI, NVJPEG)]
     assert named(same) == "native"
     assert named(same[::-1]) == "nvjpeg"
 
 
-def test_timings_that_differ_by_less_than_they_are_worth_are_equal() -> None:
+def test_timings_within_the_measurement_error_are_equal() -> None:
     assert (
         named([Measured(NATIVE, 0.0202, 0.01, 0.0), Measured(DALI, 0.0200, 0.01, 0.005)])
         == "native"
     )
 
 
-def test_a_candidate_that_failed_is_not_taken_but_mentioned() -> None:
+def test_a_failed_candidate_is_reported_and_not_chosen() -> None:
     decision = choose(
         [SLOW, Measured(DALI, failure="RuntimeError: CUDA out of memory")],
         cpus=8,
@@ -108,7 +109,7 @@ def test_a_candidate_that_failed_is_not_taken_but_mentioned() -> None:
         choose([Measured(DALI, failure="broken")], cpus=8)
 
 
-def test_the_sentence_says_what_was_measured() -> None:
+def test_the_reason_contains_the_measurements() -> None:
     why = choose([SLOW, FAST], cpus=8, step_s=0.1).why
     assert (
         why
@@ -143,7 +144,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 class OnGpu(Stay):
-    """A transfer that says it goes to a GPU, to ask only what would be chosen there."""
+    """A transfer that claims to use a GPU, to test which backend would be chosen there."""
 
     def __init__(self) -> None:
         super().__init__(pin=False)
@@ -163,7 +164,7 @@ def bench(packed: Path, *, gpu: bool = False, **options: Any) -> Bench:
 
 @pytest.mark.parametrize("probe", [False, True])
 def test_real_backends_are_measured(packed: Path, probe: bool) -> None:
-    """On the CPU; figures are only looked at for being figures."""
+    """Runs on the CPU. Only checks that the results are plausible numbers."""
     some, skipped = candidates(CPU)
     assert {each.name for each in some} | set(skipped) == {
         "native" if core() else "reference",
@@ -189,13 +190,13 @@ def test_a_dataset_smaller_than_a_batch_can_be_measured(packed: Path) -> None:
     assert not found.failure
 
 
-def test_a_backend_that_cannot_be_made_is_a_failure_not_an_error(packed: Path) -> None:
+def test_a_backend_that_cannot_start_is_recorded_as_failed(packed: Path) -> None:
     found = measure(Candidate("dali", True), bench(packed), probe=None)
     assert "hardware=True requires a GPU" in found.failure or "not installed" in found.failure
     assert found.batch_s == math.inf
 
 
-def test_the_probe_counts_its_work_and_ends() -> None:
+def test_the_probe_counts_its_products_and_stops() -> None:
     probe = Probe(CPU)
     result, beside = probe.beside(lambda: sum(range(2_000_000)))
     assert result == 1999999000000
@@ -206,7 +207,7 @@ def test_the_probe_counts_its_work_and_ends() -> None:
     assert probe.beside(lambda: 5)[0] == 5
 
 
-def test_without_a_gpu_there_is_nothing_to_choose(packed: Path, cache: Path) -> None:
+def test_without_a_gpu_nothing_is_measured(packed: Path, cache: Path) -> None:
     assert measured_choice("auto", bench(packed)) is None
     assert measured_choice("dali", bench(packed, gpu=True)) is None
     assert DataLoader(packed, 4, transform=[T.Resize(20, 20)]).backend.name == (
@@ -216,7 +217,7 @@ def test_without_a_gpu_there_is_nothing_to_choose(packed: Path, cache: Path) -> 
 
 
 def made_up(rows: list[Measured], monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Measurements for a GPU that is not here; returns when they were taken."""
+    """Replaces the measurements by ``rows``; returns a list with one entry per measurement."""
     taken: list[str] = []
 
     def measure_all(some: Any, bench: Bench, *, probe: bool) -> list[Measured]:
@@ -228,7 +229,7 @@ def made_up(rows: list[Measured], monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return taken
 
 
-def test_a_choice_is_measured_once_said_once_and_remembered(
+def test_a_choice_is_measured_and_printed_once_and_stored(
     packed: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], cache: Path
 ) -> None:
     taken = made_up([SLOW, FAST], monkeypatch)
@@ -270,7 +271,7 @@ def stats(batches: int, images_per_s: float, wait_s: float) -> LoaderStats:
     )
 
 
-def test_the_length_of_the_step_is_learnt_and_may_change_the_choice(
+def test_the_step_duration_is_recorded_and_may_change_the_choice(
     packed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken = made_up([Measured(NATIVE, 0.060, 0.040, 0.0), FAST], monkeypatch)
@@ -280,7 +281,7 @@ def test_the_length_of_the_step_is_learnt_and_may_change_the_choice(
     assert getattr(measured_choice("auto", on), "name", "") == "dali", "ten batches tell nothing"
     learn_step(
         on, stats(batches=100, images_per_s=16.0, wait_s=0.1)
-    )  # 8 images in 0.5 s, of which it waited 0.1
+    )  # 8 images in 0.5 s, including a wait of 0.1 s
     choice = measured_choice("auto", on)
     assert choice is not None
     assert choice.name == "native"
@@ -300,7 +301,7 @@ def test_a_damaged_record_is_measured_again(
     assert len(taken) == 7
 
 
-def test_a_cache_that_cannot_be_written_is_no_error(
+def test_a_read_only_cache_is_ignored(
     packed: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("")
@@ -311,7 +312,7 @@ def test_a_cache_that_cannot_be_written_is_no_error(
     assert len(taken) == 2
 
 
-def test_the_engine_is_tried_only_with_a_pass_record_of_these_versions(
+def test_the_jpeg_engine_needs_a_passed_selftest_of_these_versions(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     device = torch.device("cuda", 0)
@@ -334,14 +335,14 @@ def test_the_engine_is_tried_only_with_a_pass_record_of_these_versions(
     assert candidates(device)[0][1:] == [DALI]
 
 
-def test_the_names(packed: Path) -> None:
+def test_the_names_of_backends(packed: Path) -> None:
     assert (AUTO, *BACKENDS) == ("auto", "native", "dali", "nvjpeg", "reference")
     with pytest.raises(ConfigError, match="expected one of auto, native, dali, nvjpeg, reference"):
         DataLoader(packed, backend="cuda")
     assert str(BackendChoice("dali", "auto", "", True, "2 ms")) == "dali with the JPEG engine: 2 ms"
 
 
-def test_a_measured_choice_is_what_decodes(packed: Path) -> None:
+def test_the_chosen_backend_decodes(packed: Path) -> None:
     needs_core()
     needs_dali()
     backend = Decoder(

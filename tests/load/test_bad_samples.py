@@ -1,4 +1,4 @@
-"""A bad image is named, counted and bounded; the other samples come all the same, and every rank gets as many."""
+"""Bad images are named, counted and limited; other samples and other ranks are not affected."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def load(path: Path, **options: Any) -> DataLoader:
 
 
 @pytest.mark.parametrize("backend", backends())
-def test_raise_names_sample_shard_and_file_and_the_next_batch_comes(
+def test_raise_names_sample_shard_and_file_and_the_next_batch_follows(
     spoiled: Path, backend: str
 ) -> None:
     batches, failed, seen = iter(load(spoiled, backend=backend)), [], []
@@ -67,7 +67,7 @@ def test_raise_names_sample_shard_and_file_and_the_next_batch_comes(
         assert "samples/" in str(named)  # the original file
 
 
-def test_an_error_ends_its_pass_without_the_garbage_collector(spoiled: Path) -> None:
+def test_a_pass_with_an_error_is_freed_without_the_garbage_collector(spoiled: Path) -> None:
     loader, before = load(spoiled), set(threading.enumerate())
     gc.collect()
     gc.disable()
@@ -81,7 +81,7 @@ def test_an_error_ends_its_pass_without_the_garbage_collector(spoiled: Path) -> 
         gc.enable()
 
 
-def test_errors_that_are_kept_keep_no_batches(spoiled: Path) -> None:
+def test_stored_errors_do_not_keep_batches_alive(spoiled: Path) -> None:
     loader, kept = load(spoiled, batch_size=2, prefetch_factor=2), list[BadImage]()
     for _ in range(10):
         batches = iter(loader)
@@ -90,12 +90,12 @@ def test_errors_that_are_kept_keep_no_batches(spoiled: Path) -> None:
                 next(batches)
             except BadImage as error:
                 kept.append(error)
-    assert len(kept) >= 10  # an epoch: one or more, for two may be in one batch
+    assert len(kept) >= 10  # at least one per epoch; two may be in one batch
     assert loader.stats().buffer_bytes <= (2 + 3) * (2 * 3 * 16 * 16 + 64)
 
 
 @pytest.mark.parametrize("backend", backends())
-def test_substitute_keeps_the_count_and_tells_which(spoiled: Path, backend: str) -> None:
+def test_substitute_keeps_the_batch_size_and_lists_the_errors(spoiled: Path, backend: str) -> None:
     loader = load(spoiled, on_error="substitute", backend=backend)
     ids = [i for batch in loader for i in batch["id"].tolist()]
     assert len(ids) == N
@@ -105,7 +105,7 @@ def test_substitute_keeps_the_count_and_tells_which(spoiled: Path, backend: str)
 
 
 @pytest.mark.parametrize("ragged", ["list", "pad"])
-def test_a_substitute_shares_nothing_with_the_sample_it_is_a_copy_of(
+def test_a_substitute_shares_no_memory_with_the_original_sample(
     tmp_path: Path, ragged: str
 ) -> None:
     fields = (
@@ -146,8 +146,8 @@ def test_a_substitute_shares_nothing_with_the_sample_it_is_a_copy_of(
         assert same_batch(batch[name][place], value), name
 
 
-def test_a_lack_of_memory_is_no_bad_sample(spoiled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another sample in its place would be another training, on a machine that had less memory at that moment."""
+def test_out_of_memory_is_not_a_bad_sample(spoiled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A substitute would change the training on a machine with little memory."""
     needs_core()
     collect = NativeBackend.collect
 
@@ -168,7 +168,7 @@ def test_a_lack_of_memory_is_no_bad_sample(spoiled: Path, monkeypatch: pytest.Mo
     assert len(list(loader)) == N // 4
 
 
-def test_every_rank_gets_as_many(spoiled: Path) -> None:
+def test_every_rank_gets_the_same_number_of_samples(spoiled: Path) -> None:
     ranks = [
         [
             batch["id"].tolist()
@@ -180,7 +180,7 @@ def test_every_rank_gets_as_many(spoiled: Path) -> None:
 
 
 @pytest.mark.parametrize("max_bad", [2, 3])
-def test_max_bad_bounds_the_different_bad_samples(spoiled: Path, max_bad: int) -> None:
+def test_max_bad_limits_the_number_of_different_bad_samples(spoiled: Path, max_bad: int) -> None:
     loader = load(spoiled, on_error="substitute", max_bad=max_bad)
     if max_bad < len(BAD):
         with pytest.raises(BadImage, match=f"3 bad samples, more than max_bad={max_bad}"):
@@ -188,10 +188,10 @@ def test_max_bad_bounds_the_different_bad_samples(spoiled: Path, max_bad: int) -
     else:
         assert (
             len(list(loader)) == len(list(loader)) == N // 4
-        )  # the same ones in the next epoch: not more of them
+        )  # the same samples in the next epoch do not count again
 
 
-def test_a_batch_of_bad_samples_only_is_replaced_by_another(spoiled: Path) -> None:
+def test_a_batch_without_a_good_sample_is_replaced(spoiled: Path) -> None:
     batches = load(
         spoiled,
         shuffle=None,
@@ -206,7 +206,7 @@ def test_a_batch_of_bad_samples_only_is_replaced_by_another(spoiled: Path) -> No
 
 
 @pytest.mark.parametrize("on_error", ["raise", "substitute"])
-def test_bytes_that_changed_on_disk_are_never_pixels(tmp_path: Path, on_error: str) -> None:
+def test_corrupt_bytes_are_never_delivered_as_pixels(tmp_path: Path, on_error: str) -> None:
     packed = pack_photos(tmp_path / "packed", 8)
     shard = packed / shard_of(packed, 0).name
     data = shard.read_bytes()

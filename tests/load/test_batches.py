@@ -1,4 +1,4 @@
-"""What a batch looks like: tuple or dict, stacked, listed or padded, ids and sources, dtypes and layouts, PNG and raw images."""
+"""The content of a batch: tuple or dict, stacked, list or padded, ids, dtypes, layouts, codecs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fastload._load.loader import DataLoader
 from fastload._store.dataset import open_dataset
 from fastload._store.fields import Field
 from fastload.errors import ConfigError
-from tests.loading import LABELLED, png, same_batch, spots
+from tests.loading import LABELED, png, same_batch, spots
 from tests.packed_datasets import encoded, pack_samples, photo
 
 FIELDS = (
@@ -64,7 +64,7 @@ def sample(i: int) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def all_kinds(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return pack_samples(
         tmp_path_factory.mktemp("all") / "packed", FIELDS, [sample(i) for i in range(N)]
     )
@@ -75,12 +75,12 @@ def photos(pack_once: Callable[..., Path]) -> Path:
     return pack_once(12)
 
 
-def one_batch(packed: Path, **options: Any) -> Any:
-    (batch,) = list(DataLoader(packed, **{"batch_size": N, **options}))
+def one_batch(all_kinds: Path, **options: Any) -> Any:
+    (batch,) = list(DataLoader(all_kinds, **{"batch_size": N, **options}))
     return batch
 
 
-def test_image_and_label_are_a_pair_and_everything_else_a_dict(photos: Path) -> None:
+def test_image_and_label_are_a_tuple_and_other_fields_a_dict(photos: Path) -> None:
     resize = [T.Resize(8, 8)]
     images, labels = next(iter(DataLoader(photos, 5, transform=resize)))
     assert (images.shape, images.dtype, labels.shape, labels.dtype) == (
@@ -99,10 +99,10 @@ def test_image_and_label_are_a_pair_and_everything_else_a_dict(photos: Path) -> 
     assert list(next(iter(DataLoader(photos, 5, fields="label")))) == ["label"]
 
 
-def test_stacked_listed_and_padded(packed: Path) -> None:
-    batch = one_batch(packed, shuffle=False)
+def test_fields_are_stacked_listed_or_padded(all_kinds: Path) -> None:
+    batch = one_batch(all_kinds, shuffle=False)
     assert "split" not in batch
-    assert batch["keypoints"].shape == (N, 5, 2)  # one shape in every sample: one tensor
+    assert batch["keypoints"].shape == (N, 5, 2)  # all samples have one shape, so they are stacked
     assert batch["keypoints.visible"].shape == (N, 5)
     assert (batch["speed"].dtype, batch["speed"].shape) == (torch.float32, (N, 2))
     assert (batch["pose"].dtype, batch["pose"].shape) == (torch.int64, (N, 2, 3))
@@ -125,8 +125,8 @@ def test_stacked_listed_and_padded(packed: Path) -> None:
     assert batch["score"].isnan().tolist() == [False] * 5 + [True, False]
 
 
-def test_padding_puts_zeros_behind_and_says_where(packed: Path) -> None:
-    listed, padded = one_batch(packed), one_batch(packed, ragged="pad")
+def test_padding_appends_zeros_and_adds_a_mask(all_kinds: Path) -> None:
+    listed, padded = one_batch(all_kinds), one_batch(all_kinds, ragged="pad")
     assert (padded["boxes"].shape, padded["boxes.mask"].shape) == ((N, 2, 4), (N, 2))
     assert padded["boxes.mask"].sum(1).tolist() == [0, 1, 2, 0, 1, 0, 0]
     for name in ("boxes", "classes", "weights", "track", "boxes.kept"):
@@ -136,21 +136,23 @@ def test_padding_puts_zeros_behind_and_says_where(packed: Path) -> None:
             assert same_batch(values[place][mask[place]], listed[name][place])
     assert padded["keypoints"].shape == (N, 5, 2)
     assert "keypoints.mask" not in padded
-    assert isinstance(padded["lanes"], list)  # lists of lists stay lists
-    mixed = one_batch(packed, ragged={"boxes": "pad", "keypoints": "list"})
+    assert isinstance(padded["lanes"], list)  # lists of lists are not padded
+    mixed = one_batch(all_kinds, ragged={"boxes": "pad", "keypoints": "list"})
     assert mixed["boxes.mask"].shape == (N, 2)
     assert isinstance(mixed["track"], list)
     assert [tuple(each.shape) for each in mixed["keypoints"]] == [(5, 2)] * N
 
 
-def test_a_batch_in_which_all_are_empty(packed: Path) -> None:
-    batch = one_batch(packed, ragged="pad", sampler=[0, 3, 6], fields=("boxes", "classes", "lanes"))
+def test_padding_a_batch_of_empty_tables(all_kinds: Path) -> None:
+    batch = one_batch(
+        all_kinds, ragged="pad", sampler=[0, 3, 6], fields=("boxes", "classes", "lanes")
+    )
     assert (batch["boxes"].shape, batch["classes"].shape) == ((3, 0, 4), (3, 0))
     assert [len(each) for each in batch["lanes"]] == [0, 1, 0]
 
 
-def test_what_cannot_be_stacked_names_both_samples_and_a_way_out(tmp_path: Path) -> None:
-    count = 140  # 64 of them are looked at, every third: number 100 is not
+def test_the_stacking_error_names_both_samples_and_the_solution(tmp_path: Path) -> None:
+    count = 140  # every third of them is scanned, but not number 100
     samples = [{"label": i, "points": np.zeros((4 if i == 100 else 5, 2))} for i in range(count)]
     packed = pack_samples(
         tmp_path / "packed", (Field("label", "int"), Field("points", "points")), samples
@@ -167,7 +169,7 @@ def test_what_cannot_be_stacked_names_both_samples_and_a_way_out(tmp_path: Path)
     assert padded["points.mask"].sum(1).tolist() == [5, 4]
 
 
-def test_ids_and_sources_are_those_of_the_dataset(photos: Path) -> None:
+def test_ids_and_sources_match_the_dataset(photos: Path) -> None:
     dataset = open_dataset(photos)
     for batch in DataLoader(photos, 5, shuffle=True, fields=("id", "source", "label")):
         assert list(batch) == ["label", "id", "source"]
@@ -201,7 +203,7 @@ def test_dtypes_and_layouts(photos: Path, dtype: str, layout: str, steps: list[A
     }[dtype] + (0.51 / 255 if steps and dtype != "uint8" else 0)
 
 
-def test_normalising_is_torchvision_s(photos: Path) -> None:
+def test_normalization_equals_that_of_torchvision(photos: Path) -> None:
     mean, std = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
     plain = next(iter(DataLoader(photos, 6, transform=[T.Resize(10, 12)])))[0]
     images = next(
@@ -222,7 +224,7 @@ def test_png_and_raw_images_are_exact(tmp_path: Path, how: str) -> None:
         for i, each in enumerate(pixels)
     ]
     packed = pack_samples(
-        tmp_path / "packed", LABELLED, samples, encode="raw" if how == "raw" else "keep"
+        tmp_path / "packed", LABELED, samples, encode="raw" if how == "raw" else "keep"
     )
     images, _ = next(iter(DataLoader(packed, 5, transform=[T.CenterCrop((24, 32))])))
     for image, each in zip(images, pixels, strict=True):
@@ -234,7 +236,7 @@ def test_png_and_raw_images_are_exact(tmp_path: Path, how: str) -> None:
     assert torch.equal(mirrored.flip(3), images)
 
 
-def test_labels_alone_need_no_pictures(packed: Path) -> None:
-    batch = one_batch(packed, fields=("score", "name", "id"), transform=None)
+def test_labels_are_loaded_without_decoding_images(all_kinds: Path) -> None:
+    batch = one_batch(all_kinds, fields=("score", "name", "id"), transform=None)
     assert list(batch) == ["score", "name", "id"]
     assert batch["id"].tolist() == list(range(N))

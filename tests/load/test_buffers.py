@@ -1,4 +1,4 @@
-"""Memory of batches: never overwritten while anybody holds it, used again when nobody does, bounded and reported."""
+"""Memory of batches: never overwritten while referenced, reused afterwards, limited, reported."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def memory(tensor: torch.Tensor) -> int:
 
 
 @pytest.mark.parametrize("steps", [[], [T.Brightness(0.5)]], ids=["decoder", "torch"])
-def test_batches_that_are_kept_stay_as_they_were(packed: Path, steps: list[Any]) -> None:
+def test_referenced_batches_do_not_change(packed: Path, steps: list[Any]) -> None:
     loader = make(packed, transform=[T.RandomResizedCrop(SIDE), *steps])
     kept, copies = [], []
     for _ in range(3):
@@ -60,7 +60,7 @@ def test_batches_that_are_kept_stay_as_they_were(packed: Path, steps: list[Any])
     ],
     ids=["item", "slice", "permuted", "view", "numpy", "memoryview"],
 )
-def test_a_piece_of_a_batch_keeps_all_of_it(packed: Path, piece: Any) -> None:
+def test_a_slice_keeps_the_whole_batch_valid(packed: Path, piece: Any) -> None:
     loader = make(packed)
     pieces, copies = [], []
     for images, _labels in loader:
@@ -75,19 +75,19 @@ def test_a_piece_of_a_batch_keeps_all_of_it(packed: Path, piece: Any) -> None:
     )
 
 
-def test_memory_of_dropped_batches_is_used_again(packed: Path) -> None:
+def test_memory_of_dropped_batches_is_reused(packed: Path) -> None:
     loader = make(packed)
     seen = set()
     for _ in range(4):
         for images, _labels in loader:
             seen.add(memory(images))
             del images
-    assert len(seen) <= 2 + 2  # two ahead, one in our hands, one being finished
+    assert len(seen) <= 2 + 2  # two prefetched, one referenced here, one being finished
     stats = loader.stats()
     assert BATCH_BYTES <= stats.buffer_bytes <= (2 + 2) * (BATCH_BYTES + 64)
 
 
-def test_kept_batches_cost_memory_and_give_it_back(packed: Path) -> None:
+def test_memory_of_stored_batches_is_released_after_they_are_dropped(packed: Path) -> None:
     loader = make(packed)
     kept = [images for images, _ in loader]
     assert loader.stats().buffer_bytes >= 10 * BATCH_BYTES
@@ -99,13 +99,13 @@ def test_kept_batches_cost_memory_and_give_it_back(packed: Path) -> None:
     del held
     other = ring.tensor(
         (1000,), torch.float32
-    )  # of another size: the free ones are let go but for what is kept
+    )  # of another size, so free buffers are released except for the reserve
     assert ring.n_bytes == 2 * 164 + 4064
     del other
     assert ring.n_bytes == 2 * 164 + 4064
 
 
-def test_what_was_held_for_a_while_is_given_back(packed: Path) -> None:
+def test_unused_buffers_are_released_after_a_while(packed: Path) -> None:
     loader = make(packed)
     kept = [images for _ in range(3) for images, _ in loader]
     assert loader.stats().buffer_bytes >= 30 * BATCH_BYTES
@@ -118,7 +118,7 @@ def test_what_was_held_for_a_while_is_given_back(packed: Path) -> None:
 
 
 @pytest.mark.parametrize("n", [40, 700])
-def test_what_is_held_again_and_again_is_not_given_back_between(n: int) -> None:
+def test_buffers_that_are_used_repeatedly_are_not_released(n: int) -> None:
     ring, seen = BufferPool(2), set()
     for _ in range(20):
         held = [ring.tensor((100,), torch.uint8) for _ in range(n)]
@@ -129,7 +129,7 @@ def test_what_is_held_again_and_again_is_not_given_back_between(n: int) -> None:
 
 
 @pytest.mark.parametrize("ahead", [3, 100])
-def test_buffers_of_several_sizes_in_turn_are_neither_given_back_nor_made_anew(ahead: int) -> None:
+def test_alternating_sizes_neither_release_nor_allocate_buffers(ahead: int) -> None:
     ring, under_way, seen = BufferPool(ahead + 2), deque[list[torch.Tensor]](), set()
     for number in range(2000):
         under_way.append([ring.tensor((size,), torch.uint8) for size in (100, 1000, 1000, 5000)])
@@ -139,7 +139,7 @@ def test_buffers_of_several_sizes_in_turn_are_neither_given_back_nor_made_anew(a
     assert len(seen) == 4 * (ahead + 1)
 
 
-def test_tensors_are_aligned_and_of_the_shape_asked_for() -> None:
+def test_tensors_are_aligned_and_have_the_requested_shape() -> None:
     ring = BufferPool(2)
     for shape, dtype in (
         ((3, 5), torch.uint8),
@@ -152,15 +152,15 @@ def test_tensors_are_aligned_and_of_the_shape_asked_for() -> None:
         assert tensor.data_ptr() % 64 == 0 or not tensor.numel()
 
 
-def test_a_short_batch_takes_the_memory_of_a_long_one() -> None:
+def test_a_short_batch_reuses_the_memory_of_a_full_one() -> None:
     ring = BufferPool(2)
     memory_of_long = memory(ring.tensor((100, 10), torch.uint8))
     assert memory(ring.tensor((60, 10), torch.uint8)) == memory_of_long
     small = ring.tensor((4, 10), torch.uint8)
-    assert memory(small) != memory_of_long  # but not one that is far too large
+    assert memory(small) != memory_of_long  # but not a buffer that is much too large
 
 
-def test_the_consumer_may_write_into_its_batch(packed: Path) -> None:
+def test_the_consumer_may_modify_its_batch(packed: Path) -> None:
     loader = make(packed)
     expected = [images.clone() for images, _ in loader]
     loader.set_epoch(0)

@@ -1,4 +1,4 @@
-"""The native core makes the same decode requests as numpy does."""
+"""The native core and NumPy build the same decode requests."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ pytestmark = pytest.mark.skipif(module is None, reason="not run: no native core"
 
 
 def table(n: int, codecs: tuple[int, ...], *, seed: int, indexed: float) -> NDArray[np.void]:
-    """Rows of n samples: a label, two images, some with a restart index, and a further field."""
+    """Returns part rows of n samples: a label, two images (some with a restart index), a field."""
     rng, rows = np.random.default_rng(seed), []
     for sample in range(n):
         rows.append((sample, 48, 8, FIELD - 1, 0, 0, 0, 0, 0, DATA, 0, 0, 0, 0))
         for item in range(ITEMS):
             offset, length, width, height, interval = rng.integers(1, 60_000, 5).tolist()
-            codec, bits, turned = (
+            codec, bits, orientation = (
                 int(rng.choice(codecs)),
                 int(rng.choice((8, 16))),
                 int(rng.integers(0, 9)),
@@ -50,7 +50,7 @@ def table(n: int, codecs: tuple[int, ...], *, seed: int, indexed: float) -> NDAr
                     DATA,
                     3,
                     bits,
-                    turned,
+                    orientation,
                     0,
                 )
             )
@@ -128,7 +128,7 @@ def test_core_and_numpy_build_the_same_requests(
         assert len(packed) > 0 if {PNG, DEFLATED} & {*codecs} else not packed
 
 
-def test_sizes_that_do_not_agree_are_refused() -> None:
+def test_arrays_of_inconsistent_size_are_rejected() -> None:
     rows = table(4, (JPEG,), seed=0, indexed=1.0)
     parts = BatchRecords(np.arange(4), [], rows, np.arange(5), 0, {})
     for n in (0, 7, 9):
@@ -154,7 +154,7 @@ def test_sizes_that_do_not_agree_are_refused() -> None:
     assert requests_from_core(parts, plan, exact=False, mask_bits=0)[2] == []
 
 
-def test_what_the_loader_asks_for_is_the_same_without_the_core(
+def test_the_loader_builds_the_same_requests_without_the_core(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from fastload._load.loader import DataLoader

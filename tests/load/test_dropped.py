@@ -1,4 +1,4 @@
-"""A loader that is dropped in the middle of its work: threads may still read records whose dataset nobody holds any more."""
+"""Dropping a loader while threads still read records: the shards stay mapped until then."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def mapped(folder: Path) -> bool:
 
 
 @pytest.mark.parametrize("held", ["records", "some records", "a record", "a piece of a record"])
-def test_records_under_way_keep_their_shard_mapped(tmp_path: Path, held: str) -> None:
+def test_records_in_flight_keep_their_shard_mapped(tmp_path: Path, held: str) -> None:
     write_dataset(tmp_path, simple_samples(6))
     dataset = open_dataset(tmp_path)
     parts = read_records(dataset, np.arange(6), check_crc=True)
@@ -40,7 +40,7 @@ def test_records_under_way_keep_their_shard_mapped(tmp_path: Path, held: str) ->
         "a piece of a record": parts.views[3][8:],
     }[held]
     del dataset, parts
-    assert mapped(tmp_path)  # by this alone, as by a decode thread's
+    assert mapped(tmp_path)  # only this reference is left, as in a decode thread
     expected = {
         "records": before,
         "some records": before[2:4],
@@ -52,7 +52,7 @@ def test_records_under_way_keep_their_shard_mapped(tmp_path: Path, held: str) ->
     assert not mapped(tmp_path)
 
 
-def test_a_record_that_was_looked_up_keeps_its_shard_mapped(tmp_path: Path) -> None:
+def test_a_view_of_a_record_keeps_its_shard_mapped(tmp_path: Path) -> None:
     write_dataset(tmp_path, simple_samples(6))
     reader = open_dataset(tmp_path).reader(2)
     found, before = reader.find(2), bytes(reader.find(2))
@@ -63,12 +63,12 @@ def test_a_record_that_was_looked_up_keeps_its_shard_mapped(tmp_path: Path) -> N
     assert not mapped(tmp_path)
 
 
-def test_a_batch_under_way_keeps_its_records_mapped(tmp_path: Path) -> None:
-    """Nobody but the ticket holds them."""
+def test_a_batch_in_flight_keeps_its_records_mapped(tmp_path: Path) -> None:
+    """Only the ticket references them."""
     if core() is None:
         pytest.skip(
             "not run: no native core"
-        )  # the reference decoder's threads may hold a sample for a while
+        )  # threads of the reference decoder may keep a sample for a while
     write_dataset(tmp_path, simple_samples(24))
     loader = DataLoader(tmp_path, 24, fields=("image",), transform=[transforms.Resize(64, 64)])
     pending = loader.pipeline.submit(loader.pipeline.planner.plan(np.arange(24), 0))
@@ -82,7 +82,7 @@ def test_a_batch_under_way_keeps_its_records_mapped(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("backend", backends())
-def test_loaders_dropped_in_mid_batch_leave_no_reader_behind(tmp_path: Path, backend: str) -> None:
+def test_loaders_dropped_during_a_batch_leave_no_reader(tmp_path: Path, backend: str) -> None:
     """Neither a thread of the iteration nor a map of the dataset outlives the loader."""
     before = threading.enumerate()
     write_dataset(tmp_path, simple_samples(24))

@@ -1,6 +1,7 @@
-"""Ctrl-C at any moment of ``next(iterator)``, caught: no batch is lost, repeated, or counted that did not come.
+"""Ctrl-C at any point of ``next(iterator)``: no batch is lost, repeated, or counted undelivered.
 
-Python raises it where a function begins, so every such place is tried, one after another, by a tracer that raises there.
+Python raises KeyboardInterrupt when a function call starts. A tracer raises it at each such call in
+turn.
 """
 
 from __future__ import annotations
@@ -18,11 +19,14 @@ from fastload._load.loader import DataLoader
 from fastload.errors import WorkerDied
 
 N = 24
-MOST_CALLS = 400  # of one next(); the tests end when there are no more
+MOST_CALLS = 400  # more than one next() makes; the tests stop after the last one
 
 
 def interrupted(call: Callable[[], Any], number: int) -> tuple[bool, Any]:
-    """Runs ``call`` with a KeyboardInterrupt at the beginning of its ``number``-th function; whether it came to that, and the result."""
+    """Runs ``call`` and raises KeyboardInterrupt at the start of its ``number``-th function call.
+
+    Returns whether the interrupt was raised, and the result.
+    """
     left = number
 
     def trace(frame: FrameType, event: str, _: object) -> None:
@@ -69,7 +73,7 @@ def test_an_interrupt_at_any_call_loses_and_repeats_nothing(
         loader = make()
         iterator = iter(loader)
         got = [next(iterator)["id"].tolist()]
-        was, batch = interrupted(lambda: next(iterator), number)  # noqa: B023 - called at once
+        was, batch = interrupted(lambda: next(iterator), number)  # noqa: B023 - called immediately
         if not was:
             got.append(batch["id"].tolist())
             assert got == expected[:2]
@@ -81,7 +85,7 @@ def test_an_interrupt_at_any_call_loses_and_repeats_nothing(
             assert got + [batch["id"].tolist() for batch in iterator] == expected, (
                 f"at call {number}"
             )
-        except WorkerDied:  # a sampler's generator that an exception went through has ended: said, not taken for the end
+        except WorkerDied:  # the exception has ended the generator of the sampler, not the epoch
             died += 1
         resumed = make()
         resumed.load_state_dict(state)

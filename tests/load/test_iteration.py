@@ -1,4 +1,4 @@
-"""A pass over the data, and several: lengths, epochs, nesting, leaving early, several at once, errors on the way, the end."""
+"""Iteration: lengths, epochs, nesting, early break, several iterators, errors, shutdown."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def make(packed: Path, **options: Any) -> DataLoader:
 
 @pytest.mark.parametrize("drop_last", [False, True])
 @pytest.mark.parametrize("size", [1, 4, 7, 30, 31])
-def test_length_and_sizes_of_the_batches(packed: Path, size: int, drop_last: bool) -> None:
+def test_number_and_sizes_of_batches(packed: Path, size: int, drop_last: bool) -> None:
     loader = make(packed, batch_size=size, drop_last=drop_last)
     batches = list(loader)
     assert len(batches) == len(loader) == (N // size if drop_last else -(-N // size))
@@ -59,23 +59,25 @@ def test_length_and_sizes_of_the_batches(packed: Path, size: int, drop_last: boo
 
 
 @pytest.mark.parametrize("shuffle", [True, False, "full"])
-def test_every_sample_once_an_epoch_and_epochs_differ(packed: Path, shuffle: bool | str) -> None:
+def test_every_sample_once_per_epoch_and_epochs_differ(packed: Path, shuffle: bool | str) -> None:
     loader = make(packed, shuffle=shuffle)
     epochs = [list(loader) for _ in range(3)]
     orders = [functools.reduce(operator.iadd, ids_of(epoch), []) for epoch in epochs]  # type: ignore[var-annotated]
     assert [sorted(order) for order in orders] == [list(range(N))] * 3
     assert len({tuple(order) for order in orders}) == (3 if shuffle else 1)
-    assert not same_batch(epochs[0][0]["image"], epochs[1][0]["image"])  # other crops, in any order
+    assert not same_batch(
+        epochs[0][0]["image"], epochs[1][0]["image"]
+    )  # other crops, even with the same order
 
 
-def test_without_shuffle_samples_come_as_in_the_source(packed: Path) -> None:
+def test_without_shuffle_samples_are_in_source_order(packed: Path) -> None:
     index = open_dataset(packed).column("_source_index")
     assert index.tolist() != list(range(N))  # pack has shuffled them
     order = functools.reduce(operator.iadd, ids_of(make(packed, shuffle=False)), [])  # type: ignore[var-annotated]
     assert index[order].tolist() == list(range(N))
 
 
-def test_labels_belong_to_their_images(packed: Path) -> None:
+def test_labels_match_their_images(packed: Path) -> None:
     dataset = open_dataset(packed)
     for batch in make(packed):
         assert batch["label"].tolist() == [dataset[i]["label"] for i in batch["id"].tolist()]
@@ -94,7 +96,7 @@ def test_set_epoch_repeats_an_epoch_exactly(packed: Path) -> None:
         loader.set_epoch(-1)
 
 
-def test_an_iterator_has_the_length_of_an_epoch_as_torch_s_has(packed: Path) -> None:
+def test_an_iterator_has_the_length_of_an_epoch_like_torch(packed: Path) -> None:
     loader = make(packed)
     iterator = iter(loader)
     next(iterator)
@@ -102,12 +104,12 @@ def test_an_iterator_has_the_length_of_an_epoch_as_torch_s_has(packed: Path) -> 
     endless = make(packed, shuffle=False, sampler=(number for number in range(5)))
     with pytest.raises(TypeError):
         len(iter(endless))
-    assert len(list(endless)) == 0  # a generator gives its samples once: `iter` took them
+    assert len(list(endless)) == 0  # a generator yields its samples once, and `iter` has drawn them
 
 
 @pytest.mark.parametrize("epoch", [0, 2])
-def test_an_epoch_named_between_iter_and_the_first_batch_counts(packed: Path, epoch: int) -> None:
-    """Lightning calls iter() before set_epoch(), and torch's samplers follow."""
+def test_set_epoch_between_iter_and_the_first_batch_takes_effect(packed: Path, epoch: int) -> None:
+    """Lightning calls iter() before set_epoch(), and torch's samplers support that."""
     expected = make(packed)
     epochs = [list(expected) for _ in range(4)]
     loader = make(packed)
@@ -119,12 +121,12 @@ def test_an_epoch_named_between_iter_and_the_first_batch_counts(packed: Path, ep
     loader.set_epoch(0)
     iterator = iter(loader)
     first = next(iterator)
-    loader.set_epoch(epoch)  # now it is for the next one
+    loader.set_epoch(epoch)  # now it affects the next iteration
     assert same_batch([first, *iterator], epochs[0])
     assert same_batch(list(loader), epochs[epoch])
     abandoned = iter(loader)
     loader.set_epoch(epoch)
-    assert same_batch(list(loader), epochs[epoch])  # the iteration that was meant
+    assert same_batch(list(loader), epochs[epoch])  # the next iteration
     abandoned.close()
     loader.set_epoch(epoch)
     assert list(abandoned) == []
@@ -140,7 +142,7 @@ def test_nested_iteration_and_two_iterators_at_once(packed: Path) -> None:
     loader.set_epoch(0)
     outer = iter(loader)
     seen = [next(outer), next(outer)]
-    assert same_batch(list(loader), epochs[1])  # a whole epoch in the middle of another one
+    assert same_batch(list(loader), epochs[1])  # a complete epoch inside another one
     assert same_batch(seen + list(outer), epochs[0])
 
 
@@ -155,7 +157,7 @@ def test_after_a_break_the_next_iteration_is_the_next_epoch(packed: Path) -> Non
     assert same_batch(list(loader), epochs[1])
 
 
-def test_an_iterator_that_has_ended_stays_ended(packed: Path) -> None:
+def test_an_exhausted_iterator_stays_exhausted(packed: Path) -> None:
     iterator = iter(make(packed))
     assert iter(iterator) is iterator
     assert len(list(iterator)) == 8
@@ -165,7 +167,7 @@ def test_an_iterator_that_has_ended_stays_ended(packed: Path) -> None:
 
 
 def test_threads_end_with_the_iteration_with_a_break_and_with_the_loader(packed: Path) -> None:
-    before = threading.enumerate()  # of other tests in this process
+    before = threading.enumerate()  # threads of other tests in this process
     loader = make(packed)
     for _ in range(3):
         list(loader)
@@ -179,7 +181,7 @@ def test_threads_end_with_the_iteration_with_a_break_and_with_the_loader(packed:
     assert wait_until(lambda: our_threads(before) == [])
 
 
-def test_nothing_keeps_a_dropped_loader_alive(packed: Path) -> None:
+def test_a_dropped_loader_is_freed(packed: Path) -> None:
     loader = make(packed)
     next(iter(loader))
     gone = threading.Event()
@@ -189,12 +191,12 @@ def test_nothing_keeps_a_dropped_loader_alive(packed: Path) -> None:
     gc.disable()
     try:
         del loader
-        assert gone.is_set()  # by its references alone, not by the garbage collector
+        assert gone.is_set()  # by reference counting, without the garbage collector
     finally:
         gc.enable()
 
 
-def test_a_closed_loader_says_so_and_ends_what_runs(packed: Path) -> None:
+def test_close_stops_iterations_and_later_use_is_an_error(packed: Path) -> None:
     loader = make(packed)
     iterator = iter(loader)
     next(iterator)
@@ -207,7 +209,7 @@ def test_a_closed_loader_says_so_and_ends_what_runs(packed: Path) -> None:
     assert len(list(make(packed))) == 8
 
 
-def test_collate_fn_gets_the_samples_as_torch_hands_them_over(packed: Path) -> None:
+def test_collate_fn_gets_a_list_of_samples_like_torch(packed: Path) -> None:
     seen: list[Any] = []
     loader = make(packed, collate_fn=lambda samples: seen.append(samples) or len(samples))  # type: ignore[func-returns-value]
     assert loader.collate_fn is not None
@@ -229,7 +231,7 @@ def test_default_collate_of_torch_works_as_collate_fn(packed: Path) -> None:
     assert same_batch((images, labels), expected)
 
 
-def test_without_a_batch_size_single_samples_come(packed: Path) -> None:
+def test_batch_size_none_yields_single_samples(packed: Path) -> None:
     loader = make(packed, batch_size=None)
     assert (loader.batch_size, loader.batch_sampler, len(loader)) == (None, None, N)
     whole = make(packed, batch_size=N)
@@ -243,7 +245,7 @@ def test_without_a_batch_size_single_samples_come(packed: Path) -> None:
     )
 
 
-def test_an_error_in_collate_fn_comes_out_and_the_next_batch_follows(packed: Path) -> None:
+def test_an_error_in_collate_fn_is_raised_and_the_next_batch_follows(packed: Path) -> None:
     def collate(samples: list[Any]) -> list[int]:
         ids = [int(sample["id"]) for sample in samples]
         if 7 in ids:
@@ -265,8 +267,8 @@ def test_an_error_in_collate_fn_comes_out_and_the_next_batch_follows(packed: Pat
         next(iterator)
 
 
-def test_a_collate_fn_that_runs_out_of_something_does_not_end_the_epoch(packed: Path) -> None:
-    """StopIteration, which next() raises where nothing is left, would look like the last batch to a `for`."""
+def test_stop_iteration_in_collate_fn_does_not_end_the_epoch(packed: Path) -> None:
+    """A `for` loop would take StopIteration for the end of the epoch."""
     names = iter("ab")
     iterator = iter(make(packed, collate_fn=lambda _: next(names)))
     assert [next(iterator), next(iterator)] == ["a", "b"]
@@ -289,12 +291,10 @@ def test_timeout_names_the_samples_that_hang(packed: Path) -> None:
         next(iterator)
     assert all(f"{i} (shard-00000.lmdb, samples/" in str(caught.value) for i in expected[0])
     go_on.set()
-    assert list(iterator) == expected  # nothing was lost by waiting
+    assert list(iterator) == expected  # no batch was lost
 
 
-def test_a_timeout_comes_also_where_the_disk_is_what_hangs(
-    packed: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_hanging_disk_causes_a_timeout(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     go_on = threading.Event()
 
     def hanging(*_: Any) -> Any:
@@ -316,15 +316,15 @@ def test_a_timeout_comes_also_where_the_disk_is_what_hangs(
     assert sum(iterator) == N
 
 
-def test_the_plan_of_a_sample_is_what_is_done_to_it(packed: Path) -> None:
+def test_the_plan_of_a_sample_matches_its_matrix(packed: Path) -> None:
     loader = make(packed, return_matrix=True)
-    coming = {i: loader.plan(i).matrix for i in range(N)}
+    upcoming = {i: loader.plan(i).matrix for i in range(N)}
     for batch in loader:
         for place, i in enumerate(batch["id"].tolist()):
-            assert np.allclose(batch["image.matrix"][place].numpy(), coming[i])
+            assert np.allclose(batch["image.matrix"][place].numpy(), upcoming[i])
     again = loader.plan(3, epoch=0)
-    assert np.array_equal(again.matrix, coming[3])
-    assert not np.array_equal(loader.plan(3).matrix, coming[3])  # the coming epoch is another one
+    assert np.array_equal(again.matrix, upcoming[3])
+    assert not np.array_equal(loader.plan(3).matrix, upcoming[3])  # the next epoch has another plan
     assert "sample 3: " in str(again)
     for wrong in (-1, N):
         with pytest.raises(IndexError, match=f"sample_id={wrong}: expected 0 to {N - 1}"):
@@ -343,7 +343,7 @@ def test_a_pickled_loader_is_the_same_loader(packed: Path) -> None:
 
 
 class Doubled(DataLoader):
-    """What a user makes who has something to do to every batch."""
+    """A user's subclass that changes every batch."""
 
     def __init__(self, path: Path, *, times: int) -> None:
         self.early = times
@@ -360,7 +360,7 @@ class Doubled(DataLoader):
     [lambda loader: pickle.loads(pickle.dumps(loader)), copy.deepcopy],
     ids=["pickle", "deepcopy"],
 )
-def test_a_copy_of_a_class_of_the_user_s_is_of_that_class(packed: Path, again: Any) -> None:
+def test_a_copy_of_a_subclass_has_the_same_class(packed: Path, again: Any) -> None:
     loader = Doubled(packed, times=3)
     copied = again(loader)
     assert (type(copied), copied.times, copied.early) == (Doubled, 3, 3)
@@ -377,7 +377,7 @@ def test_a_copy_of_a_class_of_the_user_s_is_of_that_class(packed: Path, again: A
     [{"shuffle": True}, {"shuffle": False, "sampler": [*range(N)]}],
     ids=["own", "sampler"],
 )
-def test_a_copy_of_a_resumed_loader_goes_on_in_the_same_place(
+def test_a_copy_of_a_resumed_loader_resumes_at_the_same_batch(
     packed: Path, again: Any, options: dict[str, Any]
 ) -> None:
     begun = make(packed, **options)
@@ -389,11 +389,11 @@ def test_a_copy_of_a_resumed_loader_goes_on_in_the_same_place(
     rest = list(loader)
     assert len(rest) == len(loader) - 1
     assert same_batch(list(copied), rest)
-    assert same_batch(list(again(loader)), list(loader))  # behind it: the next epoch
+    assert same_batch(list(again(loader)), list(loader))  # then the next epoch
 
 
-def test_what_the_decoder_could_not_take_names_the_sample(packed: Path) -> None:
-    """An image that a crop leaves nothing of: found by the plan, named by the loader."""
+def test_an_empty_crop_names_the_sample(packed: Path) -> None:
+    """The plan finds an image that a crop leaves empty, and the loader names it."""
     loader = make(
         packed, transform=[T.Crop(left=100), T.Resize(8, 8)]
     )  # images are 96, 104 and 112 wide
@@ -408,7 +408,7 @@ def test_what_the_decoder_could_not_take_names_the_sample(packed: Path) -> None:
     assert substituted.stats().bad == 10
 
 
-def test_labels_alone_of_an_image_that_nothing_is_left_of_are_no_labels(tmp_path: Path) -> None:
+def test_labels_of_an_image_with_an_empty_crop_are_an_error(tmp_path: Path) -> None:
     samples = [
         {"image": np.zeros((20, (120, 96)[i % 2], 3), np.uint8), "points": [[100, 5]]}
         for i in range(4)

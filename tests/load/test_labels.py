@@ -1,4 +1,4 @@
-"""Labels follow their images: what is painted into the pixels is, in any batch, where points, boxes, masks and matrices say."""
+"""Labels follow their images: painted spots are where points, boxes, masks and matrices say."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TRANSFORMS = [
     pytest.param([T.Resize(shorter=100), T.RandomCrop(100), T.HorizontalFlip()], id="random"),
     pytest.param([T.RandomCrop(110, pad=20)], id="pad"),
     pytest.param(None, id="untouched"),
-    pytest.param([T.Resize(100, 130), T.VerticalFlip(), T.HorizontalFlip()], id="upside down"),
+    pytest.param([T.Resize(100, 130), T.VerticalFlip(), T.HorizontalFlip()], id="vertical flip"),
     pytest.param(
         [
             T.Letterbox(128, 140, fill=0),
@@ -38,7 +38,7 @@ TRANSFORMS = [
             T.RandomAffine(25, (0.1, 0.1), (0.8, 1.1), (-8, 8, -5, 5)),
             T.HorizontalFlip(),
         ],
-        id="turned",
+        id="rotated",
     ),
 ]
 
@@ -51,7 +51,7 @@ def jpeg(pixels: NDArray[np.uint8], orientation: int = 1) -> bytes:
 
 
 def places(rng: np.random.Generator) -> NDArray[np.float64]:
-    """Three points, one of each colour, far enough from the edges to be seen whole."""
+    """Returns three points, one per color, far enough from the edges to be completely visible."""
     return rng.uniform([15, 15], [WIDTH - 15, HEIGHT - 15], (3, 2))
 
 
@@ -60,7 +60,7 @@ def around(points: NDArray[np.float64]) -> NDArray[np.float32]:
 
 
 def discs(points: NDArray[np.float64], dtype: type = np.uint8, scale: int = 1) -> NDArray[Any]:
-    """A mask with number 1, 2, 3 (times ``scale``) around the points; where they overlap the later one."""
+    """Returns a mask with discs of value 1, 2, 3 (times ``scale``) around the points."""
     x, y = np.arange(WIDTH) + 0.5, np.arange(HEIGHT) + 0.5
     mask = np.zeros((HEIGHT, WIDTH), dtype)  # type: ignore[var-annotated]
     for number, (across, down) in enumerate(points, 1):
@@ -69,7 +69,7 @@ def discs(points: NDArray[np.float64], dtype: type = np.uint8, scale: int = 1) -
 
 
 def lifted(points: NDArray[np.float64], rng: np.random.Generator) -> NDArray[np.float64]:
-    """Points in space that FOCAL projects there."""
+    """Returns points in space that FOCAL projects to ``points``."""
     depth = rng.uniform(2, 9, (len(points), 1))
     return (
         np.concatenate([points, np.ones((len(points), 1))], axis=1) @ np.linalg.inv(FOCAL).T * depth
@@ -147,7 +147,7 @@ def planes(image: torch.Tensor) -> NDArray[np.float64]:
 
 
 def whole(x: float, y: float, scale: tuple[float, float], area: NDArray[np.float64]) -> bool:
-    """The spot at that place lies in the picture with all its light."""
+    """Returns whether the spot at x, y is completely inside the image."""
     reach = 3.2 * SIGMA * np.array(scale) + 1
     return bool(
         ((np.array([x, y]) - reach >= area[:2]) & (np.array([x, y]) + reach <= area[2:])).all()
@@ -155,7 +155,7 @@ def whole(x: float, y: float, scale: tuple[float, float], area: NDArray[np.float
 
 
 def area_of(matrix: NDArray[np.float64], size: tuple[int, int]) -> NDArray[np.float64]:
-    """What of the source is to be seen, on the canvas."""
+    """Returns the visible area of the source on the canvas."""
     corners = (matrix @ np.array([[0, WIDTH, 0, WIDTH], [0, HEIGHT, HEIGHT, 0], [1, 1, 1, 1]]))[:2]
     low, high = corners.min(axis=1), corners.max(axis=1)
     return np.concatenate([np.maximum(low, 0), np.minimum(high, [size[1], size[0]])])
@@ -164,20 +164,18 @@ def area_of(matrix: NDArray[np.float64], size: tuple[int, int]) -> NDArray[np.fl
 def assert_sample_fits(
     image: torch.Tensor, points: NDArray[np.float64], matrix: NDArray[np.float64]
 ) -> list[int]:
-    """Every spot that is whole is where its point says; returns which were looked at."""
+    """Asserts that every complete spot is at its point; returns the numbers of these spots."""
     scale = float(np.linalg.norm(matrix[0, :2])), float(np.linalg.norm(matrix[1, :2]))
     area = area_of(matrix, (image.shape[-2], image.shape[-1]))
-    looked = [number for number, (x, y) in enumerate(points) if whole(x, y, scale, area)]
-    for number in looked:
+    checked = [number for number, (x, y) in enumerate(points) if whole(x, y, scale, area)]
+    for number in checked:
         assert centroid(planes(image)[number]) == pytest.approx(tuple(points[number]), abs=0.5)
-    return looked
+    return checked
 
 
 @pytest.mark.parametrize("backend", backends())
 @pytest.mark.parametrize("transform", TRANSFORMS)
-def test_painted_spots_are_where_all_labels_say(
-    painted: Path, transform: Any, backend: str
-) -> None:
+def test_painted_spots_match_all_labels(painted: Path, transform: Any, backend: str) -> None:
     loader = DataLoader(
         painted,
         5,
@@ -195,10 +193,10 @@ def test_painted_spots_are_where_all_labels_say(
                 batch["points"][place].double().numpy(),
                 batch["image.matrix"][place].double().numpy(),
             )
-            looked = assert_sample_fits(image, points, matrix)
-            seen += len(looked)
-            assert_boxes(batch, place, points, looked)
-            assert_masks(batch, place, points, looked)
+            checked = assert_sample_fits(image, points, matrix)
+            seen += len(checked)
+            assert_boxes(batch, place, points, checked)
+            assert_masks(batch, place, points, checked)
             projected = (
                 batch["intrinsics"][place].double().numpy() @ batch["space"][place].numpy().T
             )
@@ -207,39 +205,39 @@ def test_painted_spots_are_where_all_labels_say(
             assert np.allclose(lanes, points, atol=1e-3)
             flags = np.concatenate([flags.numpy() for flags in batch["lanes.visible"][place]])
             assert flags.tolist() == batch["points.visible"][place].tolist()
-            assert all(flags[number] for number in looked)
+            assert all(flags[number] for number in checked)
     assert seen >= 12
 
 
 def assert_boxes(
-    batch: dict[str, Any], place: int, points: NDArray[np.float64], looked: list[int]
+    batch: dict[str, Any], place: int, points: NDArray[np.float64], checked: list[int]
 ) -> None:
     kept = batch["boxes.kept"][place].tolist()
-    assert set(looked) <= set(kept)
+    assert set(checked) <= set(kept)
     boxes = batch["boxes"][place].numpy()
     assert len(boxes) == len(kept)
     for number, box in zip(kept, boxes, strict=True):
-        if number in looked:
+        if number in checked:
             assert ((box[0] + box[2]) / 2, (box[1] + box[3]) / 2) == pytest.approx(
                 tuple(points[number]), abs=0.5
             )
 
 
 def assert_masks(
-    batch: dict[str, Any], place: int, points: NDArray[np.float64], looked: list[int]
+    batch: dict[str, Any], place: int, points: NDArray[np.float64], checked: list[int]
 ) -> None:
     mask = batch["mask"][place].numpy()
     assert mask.dtype == np.uint8
     assert batch["fine"].dtype == torch.uint16
     assert np.array_equal(mask.astype(int) * 1000, batch["fine"][place].numpy())
     distance = np.abs(points[:, None] - points[None]).max(axis=2) + 1000 * np.eye(3)
-    for number in looked:
-        if distance[number].min() > 4 * RADIUS:  # its disc is not covered by another one's
+    for number in checked:
+        if distance[number].min() > 4 * RADIUS:  # no other disc covers it
             assert centroid(mask == number + 1) == pytest.approx(tuple(points[number]), abs=0.5)
 
 
 @pytest.mark.parametrize("transform", [TRANSFORMS[0], TRANSFORMS[4], TRANSFORMS[2], TRANSFORMS[8]])
-def test_six_cameras_share_one_plan_and_each_has_its_own_labels(rig: Path, transform: Any) -> None:
+def test_six_cameras_share_one_plan_and_have_their_own_labels(rig: Path, transform: Any) -> None:
     loader = DataLoader(rig, 2, shuffle=True, transform=transform, return_matrix=True)
     seen = 0
     for batch in loader:
@@ -253,34 +251,32 @@ def test_six_cameras_share_one_plan_and_each_has_its_own_labels(rig: Path, trans
             CAMERAS,
             3,
             3,
-        )  # no image moves it, but there is one for each
+        )  # one value per image, which no image moves
         assert torch.equal(
             batch["images.matrix"], batch["images.matrix"][:, :1].expand(-1, CAMERAS, -1, -1)
         )  # one plan
         for place in range(n):
             for camera in range(CAMERAS):
                 points = batch["marks"][place][camera].double().numpy()
-                looked = assert_sample_fits(
+                checked = assert_sample_fits(
                     batch["images"][place, camera],
                     points,
                     batch["images.matrix"][place, camera].double().numpy(),
                 )
-                seen += len(looked)
+                seen += len(checked)
                 projected = (
                     batch["intrinsics"][place, camera].double().numpy()
                     @ batch["space"][place][camera].numpy().T
                 )
                 assert np.allclose((projected[:2] / projected[2]).T, points, atol=0.02)
-                assert set(looked) <= set(batch["boxes.kept"][place][camera].tolist())
+                assert set(checked) <= set(batch["boxes.kept"][place][camera].tolist())
     assert seen >= 20
 
 
-def test_arrays_of_a_list_are_stacked_only_where_there_is_one_for_each_image(
-    tmp_path: Path, rig: Path
-) -> None:
+def test_arrays_of_a_list_are_stacked_only_with_one_per_image(tmp_path: Path, rig: Path) -> None:
     assert isinstance(
         next(iter(DataLoader(rig, 2, fields=("space",), ragged={"space": "list"})))["space"], list
-    )  # as it was asked for
+    )  # as requested
     image = encoded(jpeg(spots(WIDTH, HEIGHT, [])))
     fields = (Field("images", "image", list=True), Field("pose", "array", list=True))
 
@@ -298,7 +294,7 @@ def test_arrays_of_a_list_are_stacked_only_where_there_is_one_for_each_image(
         ("more", [[one] * 3] * 3),
     ):
         assert isinstance(batches(name, poses)[0], list), name
-    late = [[one, one]] * 130 + [[one, other]]  # behind the samples that were looked at
+    late = [[one, one]] * 130 + [[one, other]]  # after the scanned samples
     with pytest.raises(
         ConfigError,
         match=r"field 'pose', sample \d+: float64 of \(3, 4\) and .* \(4, 4\) cannot be stacked. .*'list'",
@@ -308,8 +304,8 @@ def test_arrays_of_a_list_are_stacked_only_where_there_is_one_for_each_image(
 
 
 @pytest.mark.parametrize("ragged", ["list", "pad", {"tracks": "pad"}])
-def test_a_sample_may_have_none_of_the_arrays_of_a_list(tmp_path: Path, ragged: Any) -> None:
-    """They come as a list whatever is asked: nothing is one tensor that it could be missing in."""
+def test_a_sample_may_have_an_empty_list_of_arrays(tmp_path: Path, ragged: Any) -> None:
+    """They are delivered as a list for any ``ragged``, so a missing array is no error."""
     samples = [{"tracks": [np.full((2, 3), i, np.int16)] * i} for i in range(3)]
     packed = pack_samples(tmp_path / "packed", (Field("tracks", "array", list=True),), samples)
     (batch,) = DataLoader(packed, 3, shuffle=False, ragged=ragged)
@@ -320,13 +316,11 @@ def test_a_sample_may_have_none_of_the_arrays_of_a_list(tmp_path: Path, ragged: 
 
 @pytest.mark.parametrize("kind", ["array", "mask"])
 @pytest.mark.parametrize("ragged", ["list", "pad", {"grid": "pad"}])
-def test_a_sample_that_lacks_what_the_others_have_is_named(
-    tmp_path: Path, kind: str, ragged: Any
-) -> None:
-    """A mask without an image is stacked as an array is."""
+def test_a_sample_without_a_required_value_is_named(tmp_path: Path, kind: str, ragged: Any) -> None:
+    """A mask without an image is stacked like an array."""
     samples = [
         {"grid": None if i == 31 else np.full((4, 5), i, np.uint8)} for i in range(130)
-    ]  # it is not among those looked at
+    ]  # it is not a scanned sample
     packed = pack_samples(tmp_path / "packed", (Field("grid", kind),), samples)
     iterator = iter(DataLoader(packed, 10, shuffle=False, ragged=ragged))
     for number in range(13):
@@ -347,26 +341,26 @@ def test_a_sample_that_lacks_what_the_others_have_is_named(
     )
 
 
-def test_lists_of_images_that_some_or_all_samples_lack(tmp_path: Path) -> None:
-    """Most have none: those are the bad ones. All have none: said when the loader is made, or of no consequence."""
+def test_empty_lists_of_images(tmp_path: Path) -> None:
+    """Samples with an empty list are bad; the constructor raises if all lists are empty."""
     image, fields = (
         encoded(jpeg(spots(WIDTH, HEIGHT, []))),
         (Field("images", "image", list=True), Field("label", "int")),
     )
 
-    def packed(name: str, counts: list[int]) -> Path:
+    def pack_lists(name: str, counts: list[int]) -> Path:
         return pack_samples(
             tmp_path / name,
             fields,
             [{"images": [image] * count, "label": i} for i, count in enumerate(counts)],
         )
 
-    some = packed("some", [0, 0, 2, 0])
+    some = pack_lists("some", [0, 0, 2, 0])
     with pytest.raises(BadImage, match="field 'images': found 0 images, expected 2"):
         next(iter(DataLoader(some, 4)))
     batch = next(iter(DataLoader(some, 4, on_error="substitute")))
     assert (batch["images"].shape, batch["label"].tolist()) == ((4, 2, 3, HEIGHT, WIDTH), [2] * 4)
-    none = packed("none", [0, 0])
+    none = pack_lists("none", [0, 0])
     with pytest.raises(
         ConfigError, match="field 'images': no scanned sample has an image in its list"
     ):
@@ -374,7 +368,7 @@ def test_lists_of_images_that_some_or_all_samples_lack(tmp_path: Path) -> None:
     assert next(iter(DataLoader(none, 2, fields=("label",))))["label"].tolist() == [0, 1]
 
 
-def test_image_fields_may_have_plans_of_their_own(tmp_path: Path) -> None:
+def test_image_fields_may_have_their_own_plans(tmp_path: Path) -> None:
     fields = (
         Field("left", "image"),
         Field("right", "image"),
@@ -412,7 +406,7 @@ def test_image_fields_may_have_plans_of_their_own(tmp_path: Path) -> None:
                     batch[f"on_{side}"][place].double().numpy(),
                     batch[f"{side}.matrix"][place].double().numpy(),
                 )
-    # Labels of an image that is not asked for still move with it.
+    # Labels move with their image even if the image is not loaded.
     alone = next(
         iter(
             DataLoader(packed, 4, transform={("left", "right"): crop}, fields=("right", "on_left"))
@@ -422,12 +416,14 @@ def test_image_fields_may_have_plans_of_their_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("backend", backends())
-def test_labels_are_those_of_the_image_as_it_is_shown(tmp_path: Path, backend: str) -> None:
-    """EXIF orientations that pack could not apply losslessly are applied when loading; points are in the upright image."""
+def test_labels_refer_to_the_upright_image(tmp_path: Path, backend: str) -> None:
+    """Loading applies EXIF orientations that pack could not apply without loss."""
     samples = []
     for orientation in range(1, 9):
         points = np.array([[40.0, 30.0], [100.0, 60.0], [70.0, 90.0]])
-        upright = spots(151, 117, [(x, y) for x, y in points])  # odd sizes: no lossless turn
+        upright = spots(
+            151, 117, [(x, y) for x, y in points]
+        )  # odd sizes cannot be rotated without loss
         samples.append(
             {"image": encoded(jpeg(stored_as(upright, orientation), orientation)), "points": points}
         )
@@ -446,7 +442,7 @@ def test_labels_are_those_of_the_image_as_it_is_shown(tmp_path: Path, backend: s
 
 
 def stored_as(upright: NDArray[np.uint8], orientation: int) -> NDArray[np.uint8]:
-    """How a camera stores an image that EXIF says to turn."""
+    """Returns the stored pixels of an upright image with this EXIF orientation."""
     undo = {
         1: None,
         2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -461,7 +457,7 @@ def stored_as(upright: NDArray[np.uint8], orientation: int) -> NDArray[np.uint8]
     return np.asarray(image if undo is None else image.transpose(undo))
 
 
-def test_matrices_of_other_shapes_are_refused_by_name(tmp_path: Path) -> None:
+def test_matrices_of_other_shapes_are_rejected(tmp_path: Path) -> None:
     samples = [{"image": encoded(jpeg(spots(32, 32, [(10, 10)]))), "camera": np.eye(4)}]
     packed = pack_samples(
         tmp_path / "packed", (Field("image", "image"), Field("camera", "matrix")), samples
@@ -474,7 +470,7 @@ def test_matrices_of_other_shapes_are_refused_by_name(tmp_path: Path) -> None:
     assert next(iter(DataLoader(packed, fields=("image",))))["image"].shape == (1, 3, 32, 32)
 
 
-def test_a_mask_that_is_not_over_its_image_is_refused_by_name(tmp_path: Path) -> None:
+def test_a_mask_of_another_size_than_its_image_is_rejected(tmp_path: Path) -> None:
     samples = [
         {
             "image": encoded(jpeg(spots(32, 32, [(10, 10)]))),
@@ -494,7 +490,7 @@ def test_a_mask_that_is_not_over_its_image_is_refused_by_name(tmp_path: Path) ->
     assert batch["id"].tolist() == [0, 1, 0, 3]
 
 
-def test_padding_of_masks_has_its_own_number(painted: Path) -> None:
+def test_padding_of_masks_has_its_own_value(painted: Path) -> None:
     transform = [T.CenterCrop(200, fill=90, mask_fill=255)]
     batch = next(iter(DataLoader(painted, 2, transform=transform)))
     assert batch["mask"][0, 0, 0] == batch["fine"].int()[0, 0, 0] == 255

@@ -1,4 +1,4 @@
-"""The loader as an object: what it shows, which attributes it has, and what a copy takes along."""
+"""The loader as an object: repr, attributes and copies."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ N = 20
 RESIZED = [T.Resize(16, 20)]
 
 
-def test_repr_says_what_is_loaded_and_how(packed: Path) -> None:
+def test_repr_shows_dataset_and_options(packed: Path) -> None:
     loader = DataLoader(
         packed, 6, shuffle=True, transform=RESIZED, backend="reference", rank=1, world_size=2
     )
@@ -27,7 +27,7 @@ def test_repr_says_what_is_loaded_and_how(packed: Path) -> None:
     )
 
 
-def test_repr_names_a_sampler_and_cuts_long_transforms(packed: Path) -> None:
+def test_repr_names_a_sampler_and_truncates_long_transforms(packed: Path) -> None:
     many = [T.Resize(8, 8), *[T.Brightness(0.01 * k) for k in range(1, 60)]]
     sampled = repr(DataLoader(packed, 6, sampler=range(3), transform=many))
     assert "batch_size=6, sampler=range, transform=[Resize(" in sampled
@@ -38,7 +38,7 @@ def test_repr_names_a_sampler_and_cuts_long_transforms(packed: Path) -> None:
     assert "batch_size=None, batch_sampler=list, transform=None" in batched
 
 
-def test_repr_of_a_user_s_class_has_its_name(packed: Path) -> None:
+def test_repr_of_a_subclass_has_its_name(packed: Path) -> None:
     class Mine(DataLoader):
         pass
 
@@ -70,7 +70,7 @@ def test_a_copy_of_a_subclass_keeps_exactly_its_own_attributes(
 
 
 def test_attributes_named_as_the_arguments_rebuild_the_loader(packed: Path) -> None:
-    """What Lightning does: it reads ``vars(loader)``."""
+    """Lightning reads ``vars(loader)``."""
     given: dict[str, Any] = {
         "transform": RESIZED,
         "fields": ("image", "id"),

@@ -1,4 +1,4 @@
-"""Batches that a rebuilt loader will ask for are begun before it does; wrong guesses cost time, never a pixel."""
+"""A rebuilt loader prefetches its next batches; wrong predictions cost only time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def lists(count: int) -> Iterator[list[int]]:
     return ([number, number + 1000] for number in range(count))
 
 
-def test_the_next_batches_are_known_and_none_is_lost() -> None:
+def test_the_next_batches_are_known_and_all_are_yielded() -> None:
     lookahead = Lookahead(2)
     batches = lookahead.recorded(lists(5))
     seen = []
@@ -35,31 +35,31 @@ def test_the_next_batches_are_known_and_none_is_lost() -> None:
     assert seen == [(0, [1, 2]), (1, [2, 3]), (2, [3, 4]), (3, [4]), (4, [])]
 
 
-def test_who_takes_each_third_is_told_the_thirds() -> None:
+def test_the_step_of_a_consumer_of_every_third_batch_is_learned() -> None:
     lookahead = Lookahead(2)
-    told = [
+    found = [
         [after[0] for after in lookahead.after(batch)]
         for number, batch in enumerate(lookahead.recorded(lists(18)))
         if number % 3 == 1
     ]
-    assert told == [
+    assert found == [
         [2, 3],
         [],
         [10, 13],
         [13, 16],
         [16],
         [],
-    ]  # the step is known at the second, and looked as far at the third
+    ]  # the step is known at the second batch and used at the third
 
 
-def test_a_batch_of_somebody_else_has_nothing_behind_it() -> None:
+def test_nothing_follows_a_batch_of_another_sampler() -> None:
     lookahead = Lookahead(2)
     next(lookahead.recorded(lists(5)))
     assert lookahead.after([3, 4]) == []
 
 
 @pytest.mark.parametrize("kind", [tuple, np.array, torch.tensor])
-def test_batches_may_be_asked_for_in_any_kind_of_list(kind: Any) -> None:
+def test_batches_may_be_requested_as_any_sequence(kind: Any) -> None:
     lookahead = Lookahead(2)
     next(lookahead.recorded(lists(5)))
     assert lookahead.after(kind([0, 1000])) == [[1, 1001], [2, 1002]]
@@ -67,7 +67,7 @@ def test_batches_may_be_asked_for_in_any_kind_of_list(kind: Any) -> None:
     assert lookahead.after(kind([3, 4, 5])) == []
 
 
-def test_two_iterations_at_once_lose_nothing() -> None:
+def test_two_iterations_at_once_lose_no_batch() -> None:
     lookahead = Lookahead(3)
     one, other = lookahead.recorded(lists(6)), lookahead.recorded(lists(6))
     both = [batch for pair in zip(one, other, strict=True) for batch in pair]
@@ -80,7 +80,7 @@ def rebuilt(loader: DataLoader) -> torch.utils.data.DataLoader[Any]:
     )
 
 
-def test_a_rebuilt_loader_begins_batches_ahead(packed: Path) -> None:
+def test_a_rebuilt_loader_prefetches_batches(packed: Path) -> None:
     loader = DataLoader(packed, 4, shuffle=True, transform=[T.RandomResizedCrop(16)])
     begun: list[tuple[int, ...]] = []
     submit = loader.pipeline.submit
@@ -92,14 +92,14 @@ def test_a_rebuilt_loader_begins_batches_ahead(packed: Path) -> None:
     loader.pipeline.submit = noted  # type: ignore[method-assign]
     plain = iter(rebuilt(loader))
     next(plain)
-    assert len(begun) == 3  # its own, and those that come next
+    assert len(begun) == 3  # the requested batch and the next ones
     rest = list(plain)
     assert len(rest) == N // 4 - 1
     assert len(begun) == len(set(begun)) == N // 4  # each batch once
 
 
-def test_batches_that_nobody_takes_are_dropped(packed: Path) -> None:
-    """What SkipBatchSampler does: takes lists of ids and never asks for the samples."""
+def test_batches_that_are_not_requested_are_dropped(packed: Path) -> None:
+    """SkipBatchSampler draws lists of ids and never requests their samples."""
     loader, other = (
         DataLoader(packed, 4, shuffle=True, transform=[T.RandomResizedCrop(16)]) for _ in range(2)
     )
@@ -116,7 +116,7 @@ def test_a_bad_sample_is_raised_with_its_own_batch(tmp_path: Path) -> None:
     order = [ids.tolist() for ids in _ids(DataLoader(whole, 4, shuffle=True, fields=("id",)))]
     shutil.copytree(
         whole, packed
-    )  # lmdb opens a file once a process, and the loader's thread may still have that one
+    )  # lmdb opens a file only once per process, and a thread of the loader may still use it
     spoil_image(packed, order[1][2])
     plain = iter(rebuilt(DataLoader(packed, 4, shuffle=True, transform=[T.Resize(16, 16)])))
     next(plain)
@@ -128,10 +128,10 @@ def _ids(loader: DataLoader) -> list[Any]:
     return [batch["id"] for batch in loader]
 
 
-def test_a_process_group_that_comes_after_the_loader_counts(
+def test_a_process_group_that_starts_after_the_loader_is_used(
     packed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Lightning and many scripts make the loader first."""
+    """Lightning and many scripts create the loader first."""
     loader = DataLoader(packed, 4, shuffle=True, fields=("id",))
     assert len(loader) == N // 4
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "x")
@@ -143,7 +143,7 @@ def test_a_process_group_that_comes_after_the_loader_counts(
     assert same_batch(_ids(loader), expected)
 
 
-def test_so_does_one_that_comes_after_a_state_was_loaded(
+def test_a_process_group_that_starts_after_load_state_dict_is_used(
     packed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = DataLoader(packed, 4, shuffle=True, fields=("id",))
@@ -158,10 +158,10 @@ def test_so_does_one_that_comes_after_a_state_was_loaded(
         monkeypatch.setenv("RANK", str(rank))
         seen += torch.cat(_ids(loader)).tolist()
     assert set(seen) == set(range(N))
-    assert len(seen) - N < 8  # padded, as DistributedSampler does
+    assert len(seen) - N < 8  # padded, like DistributedSampler
 
 
-def test_explicit_ranks_stay(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_explicit_ranks_take_precedence(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     loader = DataLoader(packed, 4, rank=0, world_size=1)
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "x")
     monkeypatch.setenv("WORLD_SIZE", "2")

@@ -1,4 +1,4 @@
-"""Batches planned in groups equal batches planned one by one; what needs a closer look is planned alone."""
+"""Batches planned in groups equal batches planned one by one; faulty batches are planned alone."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def make_pipeline(path: Path, backend: str = "auto") -> Pipeline:
 
 
 def unchecked(path: Path) -> Planner:
-    """The decode threads verify the checksums, also without the native core."""
+    """Returns a planner that leaves checksums to the decode threads, even without the core."""
     planner = make_pipeline(path).planner
     planner.check_crc = False
     return planner
@@ -103,7 +103,7 @@ def test_groups_start_small(packed: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert [each.ids.tolist() for each in planned if isinstance(each, PlannedBatch)] == expected
 
 
-def test_where_checksums_are_verified_a_group_fits_the_cache(
+def test_a_group_with_verified_checksums_fits_the_cache(
     packed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes = (1, 64, 100, 1000)
@@ -118,7 +118,7 @@ def test_where_checksums_are_verified_a_group_fits_the_cache(
     assert [planner.group_size(size) for size in (1, 100, 1000)] == [512, 5, 1]
 
 
-def test_damage_is_looked_at_alone_and_costs_the_others_nothing(
+def test_a_damaged_record_does_not_affect_other_batches(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = pack_photos(tmp_path / "whole", N)
@@ -137,7 +137,7 @@ def test_damage_is_looked_at_alone_and_costs_the_others_nothing(
 
 
 @pytest.mark.parametrize("error", [StoreError, OSError, MemoryError])
-def test_a_shard_that_does_not_open_fails_in_the_place_of_its_batch(
+def test_a_shard_that_cannot_be_opened_fails_only_its_batch(
     packed: Path, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
 ) -> None:
     expected = list(DataLoader(packed, 4, transform=RRC, shuffle=False, fields=("image", "id")))
@@ -163,7 +163,7 @@ def test_a_shard_that_does_not_open_fails_in_the_place_of_its_batch(
 def test_a_timeout_names_the_samples_that_are_being_read(
     packed: Path, monkeypatch: pytest.MonkeyPatch, ahead: int
 ) -> None:
-    """With one batch ahead none is begun at that moment, with three those that are begun have been read."""
+    """With one prefetched batch, none is in flight; with three, their records were read."""
     go_on = threading.Event()
 
     def hanging(dataset: Dataset, ids: NDArray[np.int64], *, check_crc: bool) -> BatchRecords:
@@ -201,8 +201,8 @@ def test_a_timeout_names_the_samples_that_are_being_read(
     ]
 
 
-def test_sizes_that_differ_between_batches_are_no_fault(tmp_path: Path) -> None:
-    """Without a size in the plan each batch has that of its images."""
+def test_batches_may_have_different_sizes(tmp_path: Path) -> None:
+    """Without a resize, each batch has the size of its images."""
     packed = pack_photos(tmp_path / "packed", N, vary=0)
     sizes = {tuple(images.shape[-2:]) for images, _ in DataLoader(packed, 4)}
     assert sizes == {(72, 96)}

@@ -20,7 +20,7 @@ from fastload._load.prefetch import Prefetcher, ReadyQueue
 
 
 class LoggedPipeline:
-    """Logs what it is called for; batches are single numbers, and ``bad`` ones raise an error."""
+    """Logs its calls. Batches are single numbers, and ``bad`` ones raise an error."""
 
     def __init__(self, *, decodes_at_once: bool = True, bad: dict[str, int] | None = None) -> None:
         self.log: list[str] = []
@@ -90,12 +90,12 @@ def test_a_decoded_batch_is_delivered_first(
     assert [unwrap(batch).data for batch in delivered(prefetcher)] == [0, 1, 2, 3, 4]
     steps = [step for step in pipeline.log if not step.startswith("plan")]
     assert steps[: len(expected)] == expected
-    plan = pipeline.log.index("plan 2")  # a batch is planned when it is its turn, not earlier
+    plan = pipeline.log.index("plan 2")  # a batch is not planned early
     assert pipeline.log[plan + 1] == "submit 2"
 
 
 @pytest.mark.parametrize("stage", ["plan", "submit", "finish"])
-def test_an_error_takes_the_place_of_its_batch_and_later_batches_arrive(stage: str) -> None:
+def test_an_error_replaces_its_batch_and_later_batches_arrive(stage: str) -> None:
     pipeline = LoggedPipeline(bad={stage: 2})
     found = delivered(Prefetcher(make_driver(pipeline), depth=3))
     assert [batch.data if isinstance(batch, Batch) else str(batch.error) for batch in found] == [
@@ -120,7 +120,7 @@ def test_an_order_that_fails_has_no_next_batch() -> None:
 
 
 class Interrupted:
-    """A queue that returns an item, and Ctrl-C hits before the consumer has it: every other time."""
+    """A queue that raises Ctrl-C every other time, after an item was removed."""
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner

@@ -1,11 +1,11 @@
-"""Reading ahead: the kernel is asked for the right bytes, in time, once; and whatever goes wrong with that stops nothing."""
+"""Read-ahead requests the right bytes from the kernel, in time and once; its errors are ignored."""
 
 from __future__ import annotations
 
 import ctypes
 import itertools
 import mmap
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,8 @@ import pytest
 
 import fastload
 from fastload._common.native import core
-from fastload._load import read_ahead as readahead
-from fastload._load import spec as look
+from fastload._load import read_ahead as module
+from fastload._load import spec
 from fastload._load.loader import DataLoader
 from fastload._load.read_ahead import GAP, PIECE, Advisor, ReadAhead, Runs, read_ahead, record_runs
 from fastload._store.dataset import Dataset, open_dataset
@@ -26,18 +26,11 @@ from tests.cold import evicted, pages_here
 from tests.loading import wait_until
 
 N = 60
-
-
-@pytest.fixture(scope="module")
-def packed(pack_once: Callable[..., Path]) -> Path:
-    """Three shards, blocks of a few samples."""
-    packed = pack_once(N, size=(400, 300), vary=0)
-    assert len(open_dataset(packed).manifest.shards) >= 3
-    return packed
+PHOTOS = {"size": (400, 300), "vary": 0}  # at least three shards, blocks of a few samples
 
 
 def in_file(address: int, length: int) -> tuple[str, int, int]:
-    """Which bytes of which file lie at an address of this process."""
+    """Returns file, offset and length of mapped memory of this process."""
     for line in Path("/proc/self/maps").read_text().splitlines():
         addresses, _, offset, _, _, *path = line.split(maxsplit=5)
         start, end = (int(each, 16) for each in addresses.split("-"))
@@ -47,15 +40,15 @@ def in_file(address: int, length: int) -> tuple[str, int, int]:
     raise AssertionError(f"nothing at {address:#x}")
 
 
-class Asked(list[tuple[str, int, int]]):
-    """File, offset and length of what the kernel would be asked for."""
+class Requested(list[tuple[str, int, int]]):
+    """File, offset and length of each request to the kernel."""
 
     def __call__(self, runs: Runs) -> None:
         self.extend(in_file(address, length) for address, length in runs.tolist())
 
 
-def asked(dataset: Dataset, ids: list[int], *, block: int = 0) -> list[tuple[str, int, int]]:
-    found = Asked()
+def requested(dataset: Dataset, ids: list[int], *, block: int = 0) -> list[tuple[str, int, int]]:
+    found = Requested()
     Advisor(dataset, block=block, advise=found).request(np.array(ids))
     return found
 
@@ -66,45 +59,49 @@ def record_places(dataset: Dataset, i: int) -> tuple[str, int, int]:
     return in_file(int(view.ctypes.data), len(view))
 
 
-def test_the_bytes_asked_for_are_those_of_the_records(packed: Path) -> None:
+def test_requested_bytes_are_those_of_the_records(packed: Path) -> None:
     dataset = open_dataset(packed)
     for i in (0, 17, N - 1):
         name, start, length = record_places(dataset, i)
         assert (packed / name).read_bytes()[start : start + length] == bytes(
             dataset.reader(i).get(i)
-        )  # the helper tells the truth
-    assert asked(dataset, [17, 3, 17]) == [record_places(dataset, 3), record_places(dataset, 17)]
+        )  # the helper is correct
+    assert requested(dataset, [17, 3, 17]) == [
+        record_places(dataset, 3),
+        record_places(dataset, 17),
+    ]
 
 
-def test_neighbours_are_one_run_from_the_first_byte_to_the_last(packed: Path) -> None:
+def test_neighbors_are_one_run_from_the_first_byte_to_the_last(packed: Path) -> None:
     dataset = open_dataset(packed)
     shard = dataset.manifest.shards[1]
     first, last = shard.first + 1, shard.first + 4
-    ((name, start, length),) = asked(dataset, [last, first + 1, first, last - 1])
+    ((name, start, length),) = requested(dataset, [last, first + 1, first, last - 1])
     begin, end = record_places(dataset, first), record_places(dataset, last)
     assert (name, start, start + length) == (shard.name, begin[1], end[1] + end[2])
     sizes = sum(len(dataset.reader(i).get(i)) for i in range(first, last + 1))
-    assert sizes <= length < 1.2 * sizes + 4 * mmap.PAGESIZE  # and hardly anything else
+    assert sizes <= length < 1.2 * sizes + 4 * mmap.PAGESIZE  # and little else
 
 
-def test_a_run_over_two_shards_is_asked_of_both(packed: Path) -> None:
+def test_samples_of_two_shards_are_two_runs(packed: Path) -> None:
     dataset = open_dataset(packed)
+    assert len(dataset.manifest.shards) >= 3
     border = dataset.manifest.shards[1].first
-    runs = asked(dataset, [border - 1, border, border + 1])
+    runs = requested(dataset, [border - 1, border, border + 1])
     assert [name for name, _, _ in runs] == ["shard-00000.lmdb", "shard-00001.lmdb"]
     assert runs[0] == record_places(dataset, border - 1)
 
 
-def test_blocks_are_asked_for_whole_and_once(packed: Path) -> None:
+def test_blocks_are_requested_completely_and_once(packed: Path) -> None:
     dataset = open_dataset(packed)
-    found = Asked()
+    found = Requested()
     advisor = Advisor(dataset, block=7, advise=found)
     advisor.request(np.array([30, 8, 33]))  # 7 to 13, 28 to 34
     advisor.request(np.array([9, 28]))
-    expected = asked(dataset, [*range(7, 14), *range(28, 35)])
+    expected = requested(dataset, [*range(7, 14), *range(28, 35)])
     assert found == expected
     advisor.request(np.array([59]))  # the last block is short
-    assert found == expected + asked(dataset, [56, 57, 58, 59])
+    assert found == expected + requested(dataset, [56, 57, 58, 59])
     advisor.request(np.arange(N))
     assert sum(length for _, _, length in found) >= sum(
         len(dataset.reader(i).get(i)) for i in range(N)
@@ -117,14 +114,14 @@ def test_both_cores_find_the_same_runs(packed: Path) -> None:
     for n in (1, 5, 20, N):
         ids: Any = random.permutation(N).astype(np.int32 if n == 5 else np.int64)[::-1][:n]
         here = [in_file(*run) for run in record_runs(dataset, ids).tolist()]
-        assert [in_file(*run) for run in readahead._runs_in_python(dataset, ids).tolist()] == here
+        assert [in_file(*run) for run in module._runs_in_python(dataset, ids).tolist()] == here
         assert all(
             one[0] != other[0] or other[1] - one[1] - one[2] > GAP
             for one, other in itertools.pairwise(here)
         )
 
 
-def test_what_was_asked_for_is_read_and_nothing_else(packed: Path) -> None:
+def test_only_requested_pages_are_read(packed: Path) -> None:
     dataset = open_dataset(packed)
     name, start, length = record_places(dataset, 3)
     del dataset  # mapped pages stay
@@ -133,10 +130,12 @@ def test_what_was_asked_for_is_read_and_nothing_else(packed: Path) -> None:
     read_ahead(record_runs(dataset, np.array([3])))
     wanted = range(start // mmap.PAGESIZE, -(-(start + length) // mmap.PAGESIZE))
     assert wait_until(lambda: all(pages_here(path)[page] for page in wanted))
-    assert sum(pages_here(path)) < len(wanted) + 40  # and the tree's, which say where it lies
+    assert (
+        sum(pages_here(path)) < len(wanted) + 40
+    )  # and pages of the tree, which contain its position
 
 
-def test_batches_are_asked_for_before_their_turn_and_come_unchanged(
+def test_batches_are_requested_in_advance_and_yielded_unchanged(
     packed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wanted: list[list[int]] = []
@@ -148,7 +147,7 @@ def test_batches_are_asked_for_before_their_turn_and_come_unchanged(
         got.append(ids.tolist())
         ahead.append(len(wanted) - len(got))
     assert got == wanted == [ids.tolist() for ids in batches]
-    assert ahead[0] == 1  # the first batch does not wait until all the others are asked for
+    assert ahead[0] == 1  # the first batch does not wait for the requests of all others
     assert max(ahead) == 4  # a horizon of 20 samples
     assert sorted(ahead[:5]) == ahead[:5]
     assert ahead[-1] == 0
@@ -156,7 +155,7 @@ def test_batches_are_asked_for_before_their_turn_and_come_unchanged(
     assert [ids.tolist() for ids in reader.ahead_of(iter(batches), horizon=0)] == wanted
 
 
-def test_batches_that_are_taken_together_are_all_asked_for_before_the_turn_of_the_first(
+def test_batches_of_a_group_are_requested_before_its_first_batch(
     packed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wanted: list[int] = []
@@ -168,10 +167,10 @@ def test_batches_that_are_taken_together_are_all_asked_for_before_the_turn_of_th
             reader.ahead_of((np.arange(5) for _ in range(40)), 20, lambda size: 15 // size)
         )
     ]
-    assert max(ahead) == 4 + 3 + 1  # the horizon, three at a time, and the batch itself
+    assert max(ahead) == 4 + 3 + 1  # the horizon, a group of three, and the batch itself
 
 
-def test_asking_in_python_goes_to_the_kernel_in_pieces_that_it_does_not_cut(
+def test_python_requests_have_a_size_that_the_kernel_does_not_reduce(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     calls: list[tuple[int, int, int]] = []
@@ -182,7 +181,7 @@ def test_asking_in_python_goes_to_the_kernel_in_pieces_that_it_does_not_cut(
             return 0
 
     monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: Libc())
-    readahead._read_ahead_in_python(np.array([[7 * mmap.PAGESIZE + 100, 3 * PIECE]]))
+    module._read_ahead_in_python(np.array([[7 * mmap.PAGESIZE + 100, 3 * PIECE]]))
     assert {advice for _, _, advice in calls} == {mmap.MADV_WILLNEED}
     assert calls[0][0] == 7 * mmap.PAGESIZE
     assert all(one[0] + one[1] == other[0] for one, other in itertools.pairwise(calls))
@@ -190,18 +189,18 @@ def test_asking_in_python_goes_to_the_kernel_in_pieces_that_it_does_not_cut(
     assert max(length for _, length, _ in calls) == PIECE
 
 
-@pytest.mark.parametrize("ask", [read_ahead, readahead._read_ahead_in_python])
-def test_the_real_call_accepts_a_map_and_names_the_failure_of_a_hole(
-    packed: Path, ask: readahead.Advise
+@pytest.mark.parametrize("ask", [read_ahead, module._read_ahead_in_python])
+def test_the_real_call_accepts_a_map_and_fails_for_unmapped_memory(
+    packed: Path, ask: module.Advise
 ) -> None:
     dataset = open_dataset(packed)
     ask(record_runs(dataset, np.arange(N)))
     with pytest.raises((OSError, RuntimeError), match="Cannot allocate memory"):
-        ask(np.array([[mmap.PAGESIZE, 10]]))  # nobody maps the first pages
+        ask(np.array([[mmap.PAGESIZE, 10]]))  # the first pages are never mapped
 
 
 @pytest.mark.skipif(core() is None, reason="the native core is not here")
-def test_a_shard_s_tree_is_asked_for_when_it_is_opened(tmp_path: Path) -> None:
+def test_opening_a_shard_requests_its_tree(tmp_path: Path) -> None:
     with ShardWriter(tmp_path, 0, first=0) as out:
         for i in range(2000):
             out.add(i, bytes(5000))
@@ -215,7 +214,7 @@ def test_a_shard_s_tree_is_asked_for_when_it_is_opened(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("error", [OSError(12, "no"), RuntimeError("no"), CorruptShard("damaged")])
-def test_nothing_that_fails_there_stops_the_loading(
+def test_read_ahead_errors_do_not_stop_loading(
     packed: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     tried: list[int] = []
@@ -224,14 +223,14 @@ def test_nothing_that_fails_there_stops_the_loading(
         tried.append(len(runs))
         raise error
 
-    monkeypatch.setattr(readahead, "read_ahead", fail)
+    monkeypatch.setattr(module, "read_ahead", fail)
     loader = DataLoader(packed, 6, shuffle=True, fields=("label", "id"))
     for _ in range(2):
         assert sorted(i for batch in loader for i in batch["id"].tolist()) == list(range(N))
-    assert wait_until(lambda: len(tried) > 2)  # it went on asking, too
+    assert wait_until(lambda: len(tried) > 2)  # it kept requesting
 
 
-def test_the_loader_asks_for_blocks_where_it_shuffles_blocks_and_for_records_elsewhere(
+def test_the_loader_requests_blocks_if_it_shuffles_blocks_else_records(
     packed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     modes: list[int] = []
@@ -253,28 +252,28 @@ def test_the_loader_asks_for_blocks_where_it_shuffles_blocks_and_for_records_els
     assert modes == [round(N / len(blocks)), 0, 0, 0]
 
 
-def test_samples_that_are_looked_at_whole_are_asked_for_before(
+def test_samples_that_are_scanned_completely_are_requested_first(
     packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[tuple[str, list[int]]] = []
 
     def note(name: str) -> None:
-        real = getattr(look, name)
+        real = getattr(spec, name)
 
         def noted(dataset: Dataset, ids: Any, **options: Any) -> Any:
             calls.append((name, ids.tolist()))
             return real(dataset, ids, **options)
 
-        monkeypatch.setattr(look, name, noted)
+        monkeypatch.setattr(spec, name, noted)
 
     note("request_records")
     note("read_records")
     DataLoader(packed, 4)
-    assert [name for name, _ in calls] == ["read_records"]  # tables alone: a page each
+    assert [name for name, _ in calls] == ["read_records"]  # only the tables, one page each
     calls.clear()
     samples = (
         {"pose": np.full((2, 2), i), "speed": np.full(3, i)} for i in range(200)
-    )  # both are looked at, in one reading
+    )  # both fields are scanned in one read
     fastload.pack(samples, tmp_path / "arrays", fields={"pose": "array", "speed": "array"})
     DataLoader(tmp_path / "arrays", 4)
     assert calls == [
@@ -283,8 +282,8 @@ def test_samples_that_are_looked_at_whole_are_asked_for_before(
     ]
 
 
-def test_a_disk_that_is_far_behind_holds_nobody_up(packed: Path) -> None:
-    """Asking waits for the disk: then what cannot be asked for any more is left out."""
+def test_a_slow_disk_does_not_block_the_loader(packed: Path) -> None:
+    """A request waits for the disk, so further requests are dropped."""
     import threading
 
     go_on = threading.Event()

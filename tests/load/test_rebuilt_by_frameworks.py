@@ -1,4 +1,4 @@
-"""What Accelerate, Lightning and others do: take the loader apart and build a plain torch DataLoader out of its parts."""
+"""Frameworks build a plain torch DataLoader from the parts of a loader."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ N = 22
 
 @pytest.fixture(scope="module")
 def boxed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Everything whose size differs from sample to sample."""
+    """A dataset with fields whose size differs between samples."""
     fields = (
         Field("image", "image"),
         Field("boxes", "boxes"),
@@ -74,7 +74,7 @@ def two_epochs(loader: Any) -> list[Any]:
         {"rank": 1, "world_size": 3},
     ],
 )
-def test_a_plain_loader_without_workers_gives_the_same_batches(
+def test_a_plain_loader_without_workers_yields_the_same_batches(
     packed: Path, backend: str, last_batch: dict[str, Any]
 ) -> None:
     def make() -> DataLoader:
@@ -88,8 +88,10 @@ def test_a_plain_loader_without_workers_gives_the_same_batches(
 
 
 @pytest.mark.parametrize("persistent", [False, True])
-def test_so_does_one_with_worker_processes(packed: Path, persistent: bool) -> None:
-    """Forked ones; tests/fault/test_loader_processes.py has the other ways to start them."""
+def test_a_plain_loader_with_workers_yields_the_same_batches(
+    packed: Path, persistent: bool
+) -> None:
+    """Forked workers; tests/fault/test_loader_processes.py tests other start methods."""
     loader = DataLoader(packed, 4, shuffle=True, transform=CROPPED)
     expected = two_epochs(DataLoader(packed, 4, shuffle=True, transform=CROPPED))
     next(iter(loader))  # its own threads run when the workers are forked
@@ -101,7 +103,7 @@ def test_so_does_one_with_worker_processes(packed: Path, persistent: bool) -> No
 
 
 @pytest.mark.parametrize("ragged", ["list", "pad"])
-def test_everything_else_in_a_batch_comes_the_same_way(boxed: Path, ragged: str) -> None:
+def test_other_fields_of_a_rebuilt_batch_are_the_same(boxed: Path, ragged: str) -> None:
     def make() -> DataLoader:
         return DataLoader(
             boxed,
@@ -117,7 +119,7 @@ def test_everything_else_in_a_batch_comes_the_same_way(boxed: Path, ragged: str)
     assert same_batch(two_epochs(rebuilt(make())), expected)
 
 
-def test_the_sampler_alone_serves_another_batch_size(packed: Path) -> None:
+def test_the_sampler_works_with_another_batch_size(packed: Path) -> None:
     loader = DataLoader(packed, 4, shuffle=True, transform=CROPPED)
     expected = list(DataLoader(packed, 5, shuffle=True, transform=CROPPED))
     plain = torch.utils.data.DataLoader(loader.dataset, batch_size=5, sampler=loader.sampler)
@@ -126,7 +128,7 @@ def test_the_sampler_alone_serves_another_batch_size(packed: Path) -> None:
     assert all(same_batch(list(one), list(other)) for one, other in zip(got, expected, strict=True))
 
 
-def test_a_loader_without_batches_is_rebuilt_too(packed: Path) -> None:
+def test_a_loader_of_single_samples_can_be_rebuilt(packed: Path) -> None:
     loader = DataLoader(packed, None, shuffle=True, transform=CROPPED)
     expected = [
         list(sample) for sample in DataLoader(packed, None, shuffle=True, transform=CROPPED)
@@ -180,7 +182,7 @@ def test_single_samples_and_lists_of_them(packed: Path) -> None:
         _ = view._nothing  # type: ignore[attr-defined]
 
 
-def test_a_sample_s_number_knows_its_epoch_and_is_still_a_number() -> None:
+def test_a_sample_index_is_an_int_with_an_epoch() -> None:
     import pickle
 
     index = SampleIndex.of(7, 3)
@@ -190,7 +192,7 @@ def test_a_sample_s_number_knows_its_epoch_and_is_still_a_number() -> None:
     assert (copy, copy.epoch, type(copy)) == (7, 3, SampleIndex)
 
 
-def test_a_subset_of_the_view_is_what_torch_makes_of_it(packed: Path) -> None:
+def test_a_torch_subset_of_the_view_works(packed: Path) -> None:
     loader = DataLoader(packed, 4, transform=[T.Resize(8, 8)])
     subset = torch.utils.data.Subset(loader.dataset, [3, 9, 4])
     images, labels = next(iter(torch.utils.data.DataLoader(subset, 3)))
@@ -204,7 +206,7 @@ def test_a_subset_of_the_view_is_what_torch_makes_of_it(packed: Path) -> None:
     [lambda loader: loader.set_epoch, lambda loader: loader.dataset.set_epoch],
     ids=["loader", "dataset"],
 )
-def test_set_epoch_reaches_who_draws_from_the_dataset_by_a_sampler_of_his_own(
+def test_set_epoch_applies_to_samples_of_another_sampler(
     packed: Path, workers: int, tell: Any
 ) -> None:
     loader = DataLoader(packed, 4, transform=CROPPED, fields=("image", "id"))
@@ -227,8 +229,8 @@ def test_set_epoch_reaches_who_draws_from_the_dataset_by_a_sampler_of_his_own(
     assert all(torch.equal(found[1][place], by_id[place % N]) for place in range(2 * N))
 
 
-def test_accelerate_tells_the_dataset_its_epochs(packed: Path) -> None:
-    """What the Trainer of transformers does with ``train_dataset=loader.dataset``."""
+def test_accelerate_passes_the_epoch_to_the_dataset(packed: Path) -> None:
+    """The Trainer of transformers does this with ``train_dataset=loader.dataset``."""
     shard = pytest.importorskip("accelerate.data_loader").DataLoaderShard
     loader = DataLoader(packed, 4, transform=CROPPED)
     theirs = shard(loader.dataset, batch_size=N, collate_fn=loader.collate_fn)
@@ -238,7 +240,7 @@ def test_accelerate_tells_the_dataset_its_epochs(packed: Path) -> None:
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_another_sampler_gets_other_crops_in_each_epoch(packed: Path, workers: int) -> None:
-    """As the Trainer of transformers has one, and Accelerate for a sampler of the user's."""
+    """The Trainer of transformers has such a sampler, and so has Accelerate."""
     loader = DataLoader(packed, 4, transform=CROPPED, fields=("image", "id"))
     plain = torch.utils.data.DataLoader(
         loader.dataset,
@@ -248,7 +250,7 @@ def test_another_sampler_gets_other_crops_in_each_epoch(packed: Path, workers: i
         num_workers=workers,
         multiprocessing_context="fork" if workers else None,
     )
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         epochs = [
             {
@@ -258,7 +260,7 @@ def test_another_sampler_gets_other_crops_in_each_epoch(packed: Path, workers: i
             }
             for _ in range(3)
         ]
-    assert ["loader.batch_sampler" in str(each.message) for each in told] == (
+    assert ["loader.batch_sampler" in str(each.message) for each in caught] == (
         [True] if not workers else []
     )  # once, and not of workers
     assert all(sorted(epoch) == list(range(N)) for epoch in epochs)
@@ -269,12 +271,12 @@ def test_another_sampler_gets_other_crops_in_each_epoch(packed: Path, workers: i
         )
 
 
-def test_a_pass_ends_where_a_sample_comes_again() -> None:
+def test_a_pass_ends_when_a_sample_repeats() -> None:
     passes, worker = PassCounter(9), PassCounter(9, seed=2**63 - 1)
     assert [passes.of(ids) for ids in ([1, 2], [3, 1], [2, 4], [5, 5], [-4, 0])] == [0, 1, 1, 1, 2]
     assert 0 <= worker.of([1]) < worker.of([1]) < 2**63
 
 
-def test_one_sample_is_that_of_the_newest_epoch_however_often_it_is_asked(packed: Path) -> None:
+def test_single_samples_have_the_newest_epoch(packed: Path) -> None:
     view = DataLoader(packed, 4, transform=CROPPED, fields=("image", "id")).dataset
     assert all(same_batch(view[3], view[3]) for _ in range(3))

@@ -1,10 +1,9 @@
-"""A run that stops goes on exactly: saved before every batch, restored each in a new loader, also with another world, size or threads."""
+"""A run resumes exactly from any state, even with another world size or batch size."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +16,8 @@ from fastload.errors import ConfigError
 from tests.loading import backends, pack_photos, same_batch
 
 N = 41
+PHOTOS = {"size": (48, 40)}
 CROPPED = [T.RandomResizedCrop(12), T.HorizontalFlip(), T.ColorJitter(saturation=0.5)]
-
-
-@pytest.fixture(scope="module")
-def packed(pack_once: Callable[..., Path]) -> Path:
-    return pack_once(N, size=(48, 40))
 
 
 def make(packed: Path, **options: Any) -> DataLoader:
@@ -52,7 +47,7 @@ def restored(packed: Path, state: str, **options: Any) -> DataLoader:
 
 
 def two_epochs_with_states(loader: DataLoader) -> tuple[list[Any], list[str]]:
-    """All batches of two epochs, and the state before each of them and behind the last."""
+    """Returns all batches of two epochs, and the state before each batch and after the last one."""
     states, batches = [saved(loader)], []
     for _ in range(2):
         for batch in loader:
@@ -72,7 +67,7 @@ def two_epochs_with_states(loader: DataLoader) -> tuple[list[Any], list[str]]:
     ],
     ids=str,
 )
-def test_every_state_goes_on_with_the_identical_rest(packed: Path, options: dict[str, Any]) -> None:
+def test_every_state_resumes_with_identical_batches(packed: Path, options: dict[str, Any]) -> None:
     batches, states = two_epochs_with_states(make(packed, **options))
     per_epoch = len(batches) // 2
     assert len({tuple(json.loads(state)) for state in states}) == 1  # the same keys at every step
@@ -82,21 +77,23 @@ def test_every_state_goes_on_with_the_identical_rest(packed: Path, options: dict
         rest = list(loader)
         assert same_batch(rest, batches[done : (done // per_epoch + 1) * per_epoch])
         if done % 3 == 0 and done < per_epoch:
-            assert same_batch(list(loader), batches[per_epoch:])  # and the next epoch is whole
+            assert same_batch(list(loader), batches[per_epoch:])  # and the next epoch is complete
     assert json.loads(states[-1])["epoch"] == 2
 
 
 @pytest.mark.parametrize(
     "options", [{"num_workers": 5}, {"prefetch_factor": 7}, {"device": "cpu"}], ids=str
 )
-def test_what_does_not_matter_may_differ(packed: Path, options: dict[str, Any]) -> None:
+def test_options_that_do_not_affect_the_order_may_change(
+    packed: Path, options: dict[str, Any]
+) -> None:
     batches, states = two_epochs_with_states(make(packed))
     for done in (0, 3, 6):
         assert same_batch(list(restored(packed, states[done], **options)), batches[done:7])
 
 
 @pytest.mark.parametrize("backend", backends())
-def test_another_backend_goes_on_with_the_same_samples(packed: Path, backend: str) -> None:
+def test_another_backend_resumes_with_the_same_samples(packed: Path, backend: str) -> None:
     batches, states = two_epochs_with_states(make(packed, backend="reference"))
     rest = list(restored(packed, states[2], backend=backend))
     assert all(
@@ -107,10 +104,10 @@ def test_another_backend_goes_on_with_the_same_samples(packed: Path, backend: st
 @pytest.mark.parametrize(
     "worlds", [((1, 6), (2, 6)), ((2, 5), (1, 7)), ((4, 2), (3, 4)), ((3, 3), (3, 5))], ids=str
 )
-def test_other_worlds_and_batch_sizes_lose_and_repeat_nothing(
+def test_other_world_and_batch_sizes_lose_and_repeat_no_sample(
     packed: Path, worlds: tuple[tuple[int, int], tuple[int, int]]
 ) -> None:
-    """Stopped at every step of one world, gone on in another: over all ranks every sample once."""
+    """Stops at every step with one world size and resumes with another: every sample once."""
     (world, size), (other_world, other_size) = worlds
     ranks = [
         make(packed, batch_size=size, rank=rank, world_size=world, last_batch="partial")
@@ -120,7 +117,7 @@ def test_other_worlds_and_batch_sizes_lose_and_repeat_nothing(
     seen: Counter[int] = Counter()
     for _ in range(len(ranks[0])):
         states = {saved(rank) for rank in ranks}
-        assert len(states) == 1  # any rank's state serves all
+        assert len(states) == 1  # the state is the same on all ranks
         state = states.pop()
         rest: Counter[int] = Counter()
         others = [
@@ -146,7 +143,7 @@ def test_other_worlds_and_batch_sizes_lose_and_repeat_nothing(
     assert seen == Counter(range(N))
 
 
-def test_pixels_are_the_same_in_another_world(packed: Path) -> None:
+def test_pixels_are_the_same_with_another_world_size(packed: Path) -> None:
     by_id = {
         i: batch["image"][place]
         for batch in make(packed)
@@ -163,8 +160,8 @@ def test_pixels_are_the_same_in_another_world(packed: Path) -> None:
             )
 
 
-def test_many_changes_of_the_world_in_one_epoch(packed: Path) -> None:
-    """The state remembers how the epoch was dealt, a few numbers a change: it stays small, and nothing is lost."""
+def test_many_world_sizes_in_one_epoch(packed: Path) -> None:
+    """The state stores a few numbers per change, so it stays small, and no sample is lost."""
     seen: Counter[int] = Counter()
     state = saved(make(packed, batch_size=1))
     for world in (3, 1, 2, 5, 1, 4, 2, 1):
@@ -189,7 +186,7 @@ def test_many_changes_of_the_world_in_one_epoch(packed: Path) -> None:
     assert seen == Counter(range(N))
 
 
-def test_a_state_is_small_for_any_world(packed: Path) -> None:
+def test_a_state_is_small_for_any_world_size(packed: Path) -> None:
     for world in (1024, 2, 999):
         loader = restored(
             packed, saved(make(packed, rank=world - 1, world_size=world)), rank=0, world_size=7
@@ -198,31 +195,31 @@ def test_a_state_is_small_for_any_world(packed: Path) -> None:
         saved(loader)
 
 
-def test_early_break_prefetch_and_habits_of_stateful_loaders(packed: Path) -> None:
+def test_resume_after_a_break_with_prefetched_batches_and_set_epoch(packed: Path) -> None:
     batches = list(make(packed))
     loader = make(
         packed, prefetch_factor=20
-    )  # everything is loaded ahead; delivered is what counts
+    )  # all batches are prefetched, but only delivered ones count
     for number, _ in enumerate(loader):
         if number == 2:
             break
     assert same_batch(list(restored(packed, saved(loader))), batches[3:])
     first = json.loads(saved(loader))
-    assert json.loads(saved(loader)) == first  # asking changes nothing
-    loader.load_state_dict(first)  # the same loader goes on, too
+    assert json.loads(saved(loader)) == first  # state_dict() changes nothing
+    loader.load_state_dict(first)  # the same loader can resume as well
     assert json.loads(saved(loader)) == first
     assert same_batch(list(loader), batches[3:])
     again = restored(packed, json.dumps(first))
-    again.set_epoch(0)  # what trainers do at the start of the epoch they were in
+    again.set_epoch(0)  # as trainers do at the start of the interrupted epoch
     assert same_batch(list(again), batches[3:])
     again = restored(packed, json.dumps(first))
     iterator = iter(again)
-    again.set_epoch(0)  # Lightning does it behind iter()
+    again.set_epoch(0)  # Lightning calls it after iter()
     assert json.loads(saved(again)) == first
     assert same_batch(list(iterator), batches[3:])
     assert json.loads(saved(again))["epoch"] == 1
     other = restored(packed, json.dumps(first))
-    other.set_epoch(1)  # and what they do to leave it
+    other.set_epoch(1)  # and as they do to skip the rest
     assert len(list(other)) == 7
     assert json.loads(saved(other))["epoch"] == 2
 
@@ -230,19 +227,19 @@ def test_early_break_prefetch_and_habits_of_stateful_loaders(packed: Path) -> No
 @pytest.mark.parametrize(
     "options", [{}, {"shuffle": None, "sampler": range(20)}], ids=["own", "sampler"]
 )
-def test_a_pass_that_was_closed_on_the_way_is_not_over(
+def test_a_pass_that_was_closed_early_is_not_complete(
     packed: Path, options: dict[str, Any]
 ) -> None:
     loader = make(packed, **options)
     for _ in loader:
-        loader.close()  # the loop ends as if there were no more
+        loader.close()  # the loop ends like at the end of an epoch
     again = make(packed, **options)
     again.load_state_dict(json.loads(saved(loader)))
     assert json.loads(saved(loader))["epoch"] == 0
     assert same_batch(list(again), list(make(packed, **options))[1:])
 
 
-def test_an_old_iterator_that_is_asked_again_changes_no_state(packed: Path) -> None:
+def test_an_old_iterator_does_not_change_the_state(packed: Path) -> None:
     loader = make(packed)
     old = iter(loader)
     assert len(list(old)) == 7
@@ -253,12 +250,12 @@ def test_an_old_iterator_that_is_asked_again_changes_no_state(packed: Path) -> N
     assert saved(loader) == state
 
 
-def test_a_state_saved_behind_the_last_batch_begins_the_next_epoch(packed: Path) -> None:
+def test_a_state_saved_after_the_last_batch_starts_the_next_epoch(packed: Path) -> None:
     loader = make(packed)
     iterator = iter(loader)
     for _ in range(7):
         next(iterator)
-    state = saved(loader)  # before the iterator has said that this was all
+    state = saved(loader)  # before the iterator raised StopIteration
     assert len(list(iterator)) == 0
     assert saved(loader) == state
     whole = make(packed)
@@ -268,7 +265,7 @@ def test_a_state_saved_behind_the_last_batch_begins_the_next_epoch(packed: Path)
     assert json.loads(saved(loader))["epoch"] == 5
 
 
-def test_with_drop_last_a_rest_that_fills_no_batch_ends_the_epoch(packed: Path) -> None:
+def test_with_drop_last_an_incomplete_rest_ends_the_epoch(packed: Path) -> None:
     loader = make(packed, drop_last=True)
     iterator = iter(loader)
     for _ in range(5):
@@ -293,7 +290,7 @@ CHANGED: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("options", "message"), CHANGED, ids=lambda value: str(value)[:30])
-def test_what_matters_must_not_change_and_both_sides_are_printed(
+def test_options_that_affect_the_order_must_not_change(
     packed: Path, options: dict[str, Any], message: str
 ) -> None:
     loader = make(packed)
@@ -307,7 +304,7 @@ def test_what_matters_must_not_change_and_both_sides_are_printed(
     assert len(list(restored(packed, state))) == 6
 
 
-def test_another_dataset_is_refused(packed: Path, tmp_path: Path) -> None:
+def test_another_dataset_is_rejected(packed: Path, tmp_path: Path) -> None:
     other = pack_photos(tmp_path / "other", N, size=(48, 48))
     with pytest.raises(
         ConfigError,
@@ -336,7 +333,7 @@ def test_another_dataset_is_refused(packed: Path, tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_a_damaged_state_is_refused_and_changes_nothing(
+def test_a_damaged_state_is_rejected_and_changes_nothing(
     packed: Path, damage: dict[str, Any]
 ) -> None:
     loader = make(packed)
@@ -349,14 +346,14 @@ def test_a_damaged_state_is_refused_and_changes_nothing(
     assert len(list(loader)) == 6
 
 
-def test_what_is_no_state_is_refused(packed: Path) -> None:
+def test_an_object_that_is_not_a_state_is_rejected(packed: Path) -> None:
     wrong: list[Any] = [[], "state", None, {}]
     for each in wrong:
         with pytest.raises(ConfigError, match=r"expected the result of state_dict\(\)"):
             make(packed).load_state_dict(each)
 
 
-def test_long_transforms_are_kept_in_short_and_still_compared(packed: Path) -> None:
+def test_long_transforms_are_stored_as_a_digest(packed: Path) -> None:
     many = [T.Brightness(0.01 * k) for k in range(1, 60)]
     loader = make(packed, transform=[T.Resize(8, 8), *many])
     state = saved(loader)

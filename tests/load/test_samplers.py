@@ -1,4 +1,4 @@
-"""Samplers of the user's own: torch's, weighted, distributed, lists; drawn where and when torch draws them; resumed."""
+"""Samplers of the user (torch's, weighted, distributed, lists): drawn like in torch, resumed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def ids_of(batches: Any) -> list[list[int]]:
     return [batch["id"].tolist() for batch in batches]
 
 
-def test_a_sampler_decides_the_order_and_is_handed_back(packed: Path) -> None:
+def test_a_sampler_decides_the_order_and_is_an_attribute(packed: Path) -> None:
     sampler = [5, 3, 3, 20, 1]
     loader = make(packed, batch_size=2, sampler=sampler)
     assert loader.sampler is sampler
@@ -65,7 +65,7 @@ def test_a_batch_sampler_decides_the_batches(packed: Path) -> None:
 
 
 def test_weighted_sampling_by_the_label_column(packed: Path) -> None:
-    """A class that is three times as likely comes three times as often, and only columns are read for the weights."""
+    """A class with three times the weight is drawn three times as often. Only columns are read."""
     labels = open_dataset(packed).column("label")
     weights = torch.from_numpy((labels == 2) * 9.0 + (labels == 1) * 3.0)
     sampler = WeightedRandomSampler(weights, 600, generator=torch.Generator().manual_seed(1))  # type: ignore[arg-type]
@@ -82,7 +82,7 @@ def test_weighted_sampling_by_the_label_column(packed: Path) -> None:
     assert 2.2 < seen[2] / seen[1] < 4.2
 
 
-def test_the_same_sampler_gives_what_plain_torch_gives(packed: Path) -> None:
+def test_a_sampler_yields_the_same_batches_as_in_plain_torch(packed: Path) -> None:
     for make_sampler in (  # type: ignore[var-annotated]
         lambda seed: RandomSampler(range(N), generator=torch.Generator().manual_seed(seed)),
         lambda seed: SubsetRandomSampler(
@@ -98,7 +98,7 @@ def test_the_same_sampler_gives_what_plain_torch_gives(packed: Path) -> None:
 
 
 def test_a_sampler_draws_in_the_trainer_s_thread(packed: Path) -> None:
-    """It may use torch's global random numbers, which the trainer uses as well: both get the same ones in every run."""
+    """Sampler and trainer may share the global generator of torch and get the same numbers."""
 
     class Drawing:
         def __iter__(self) -> Iterator[int]:
@@ -115,7 +115,7 @@ def test_a_sampler_draws_in_the_trainer_s_thread(packed: Path) -> None:
     assert run(1) == run(2) == run(1)
 
 
-def test_an_error_in_a_sampler_comes_behind_the_batches_it_gave(packed: Path) -> None:
+def test_an_error_in_a_sampler_follows_its_batches(packed: Path) -> None:
     class Breaking:
         def __iter__(self) -> Iterator[int]:
             yield from range(6)
@@ -129,7 +129,7 @@ def test_an_error_in_a_sampler_comes_behind_the_batches_it_gave(packed: Path) ->
         next(iterator)
 
 
-def test_samples_that_do_not_exist_are_named(packed: Path) -> None:
+def test_ids_out_of_range_are_named(packed: Path) -> None:
     loader = make(packed, batch_size=2, sampler=[1, 2, N, 0])
     iterator = iter(loader)
     assert next(iterator)["id"].tolist() == [1, 2]
@@ -161,10 +161,10 @@ def test_single_samples_from_a_sampler_of_tensors(packed: Path) -> None:
     ],
     ids=["lists", "floats", "huge", "empty"],
 )
-def test_what_is_no_sample_is_refused_and_named(
+def test_invalid_ids_are_rejected_and_named(
     packed: Path, options: dict[str, Any], message: str
 ) -> None:
-    """Lists without batch_size would lose all but the first of each; floats would be cut to other samples."""
+    """Only the first id of a list would be used, and floats would be truncated."""
     with pytest.raises(ConfigError, match=message):
         next(iter(make(packed, **options)))
     assert ids_of(make(packed, batch_size=2, sampler=[1, 2])) == [[1, 2]]
@@ -184,7 +184,7 @@ def test_a_sampler_without_length(packed: Path) -> None:
 
 @pytest.mark.parametrize("batched", [False, True], ids=["sampler", "batch_sampler"])
 def test_set_epoch_reaches_the_sampler_and_the_crops(packed: Path, batched: bool) -> None:
-    def epochs(tell: Any) -> list[Any]:
+    def epochs(set_epoch: Any) -> list[Any]:
         sampler = DistributedSampler(range(N), 2, 0, seed=3)  # type: ignore[var-annotated, arg-type]
         options = (
             {"batch_sampler": BatchSampler(sampler, 6, False)}
@@ -194,7 +194,7 @@ def test_set_epoch_reaches_the_sampler_and_the_crops(packed: Path, batched: bool
         loader = make(packed, **options)
         found = []
         for epoch in (4, 4, 5):
-            tell(loader, sampler)(epoch)
+            set_epoch(loader, sampler)(epoch)
             found.append(list(loader))
         return found
 
@@ -209,8 +209,8 @@ def test_set_epoch_reaches_the_sampler_and_the_crops(packed: Path, batched: bool
     ]
 
 
-def test_a_sampler_s_epoch_named_between_iter_and_the_first_batch_counts(packed: Path) -> None:
-    """As Lightning does."""
+def test_sampler_set_epoch_between_iter_and_the_first_batch_works(packed: Path) -> None:
+    """Lightning does this."""
     sampler: Any = DistributedSampler(open_dataset(packed), num_replicas=1, rank=0)  # type: ignore[arg-type]
     loader = DataLoader(packed, 4, sampler=sampler, fields=("image", "id"), transform=CROPPED)
     epochs = []
@@ -224,13 +224,13 @@ def test_a_sampler_s_epoch_named_between_iter_and_the_first_batch_counts(packed:
     sampler.set_epoch(0)
     iterator = iter(loader)
     first = next(iterator)
-    sampler.set_epoch(1)  # for the next one
+    sampler.set_epoch(1)  # for the next iteration
     assert same_batch([first, *iterator], epochs[0])
     assert same_batch(list(loader), epochs[1])
 
 
 @pytest.mark.parametrize("batched", [False, True], ids=["sampler", "batch_sampler"])
-def test_the_loader_s_epoch_named_between_iter_and_the_first_batch_reaches_the_sampler(
+def test_loader_set_epoch_between_iter_and_the_first_batch_sets_the_sampler(
     packed: Path, batched: bool
 ) -> None:
     sampler: Any = DistributedSampler(range(N), 2, 0, seed=3)  # type: ignore[arg-type]
@@ -258,12 +258,12 @@ def test_the_loader_s_epoch_named_between_iter_and_the_first_batch_reaches_the_s
     next(iterator)
     loader.load_state_dict(loader.state_dict())
     iterator = iter(loader)
-    loader.set_epoch(2)  # the epoch that it is in: it goes on there
+    loader.set_epoch(2)  # the current epoch, so it resumes there
     assert same_batch(list(iterator), epochs[2][1:])
     assert loader.state_dict()["epoch"] == 3
 
 
-def test_a_sampler_that_knows_no_epochs_is_not_asked_again_when_one_is_named(packed: Path) -> None:
+def test_a_sampler_without_set_epoch_is_not_drawn_again_by_set_epoch(packed: Path) -> None:
     loader = make(packed, batch_size=4, sampler=iter(range(12)))
     iterator = iter(loader)
     loader.set_epoch(3)
@@ -271,7 +271,7 @@ def test_a_sampler_that_knows_no_epochs_is_not_asked_again_when_one_is_named(pac
 
 
 class Counting(torch.utils.data.Sampler[int]):
-    """Counts its epochs by itself, when it is asked."""
+    """Counts its epochs itself in ``__iter__``."""
 
     epoch = 0
 
@@ -283,21 +283,21 @@ class Counting(torch.utils.data.Sampler[int]):
         yield from torch.randperm(N, generator=torch.Generator().manual_seed(self.epoch)).tolist()
 
 
-def test_a_sampler_that_counts_by_itself_is_asked_once_an_epoch(packed: Path) -> None:
+def test_a_sampler_that_counts_epochs_is_drawn_once_per_epoch(packed: Path) -> None:
     loader = DataLoader(packed, 4, sampler=Counting(), fields=("id",))
     expected = Counting()
     for _ in range(3):
         assert [i for batch in loader for i in batch["id"].tolist()] == list(expected)
 
 
-def test_crops_differ_between_epochs_though_nobody_calls_set_epoch(packed: Path) -> None:
+def test_crops_differ_between_epochs_without_set_epoch(packed: Path) -> None:
     loader = make(packed, batch_size=4, sampler=list(range(4)))
     first, second = list(loader), list(loader)
     assert same_batch(first[0]["id"], second[0]["id"])
     assert not same_batch(first[0]["image"], second[0]["image"])
 
 
-def test_resume_at_every_step_with_a_sampler_that_repeats(packed: Path) -> None:
+def test_resume_at_every_step_with_a_repeatable_sampler(packed: Path) -> None:
     def new() -> DataLoader:
         return make(packed, batch_size=4, sampler=DistributedSampler(range(N), 2, 1, seed=3))  # type: ignore[arg-type]
 
@@ -313,7 +313,7 @@ def test_resume_at_every_step_with_a_sampler_that_repeats(packed: Path) -> None:
         epoch, step = divmod(done, 3)
         other = new()
         other.load_state_dict(json.loads(state))
-        other.set_epoch(epoch)  # what a trainer does at the start of the epoch it was in
+        other.set_epoch(epoch)  # as a trainer does at the start of the interrupted epoch
         fresh = new()
         fresh.set_epoch(epoch)
         assert same_batch(list(other), list(fresh)[step:])
@@ -322,8 +322,8 @@ def test_resume_at_every_step_with_a_sampler_that_repeats(packed: Path) -> None:
 
 
 @pytest.mark.parametrize("batched", [False, True], ids=["sampler", "batch_sampler"])
-def test_resume_with_a_sampler_that_nobody_tells_the_epoch(packed: Path, batched: bool) -> None:
-    """It gives the same order in every epoch, and what is left of the second one is left of that order."""
+def test_resume_with_a_sampler_without_set_epoch_calls(packed: Path, batched: bool) -> None:
+    """It returns the same order in every epoch; the second epoch resumes in that order."""
 
     def new() -> DataLoader:
         sampler: Any = DistributedSampler(range(N), 2, 1, seed=3)  # type: ignore[arg-type]
@@ -347,13 +347,13 @@ def test_resume_with_a_sampler_that_nobody_tells_the_epoch(packed: Path, batched
         state = json.dumps(loader.state_dict())
         for other in (new(), new()):
             other.load_state_dict(json.loads(state))
-            state = json.dumps(other.state_dict())  # saved once more before it goes on
+            state = json.dumps(other.state_dict())  # saved again before it resumes
             assert same_batch(list(pickle.loads(pickle.dumps(other))), second[done:])
             assert same_batch(list(other), second[done:])
 
 
 @pytest.mark.parametrize("drop_last", [False, True])
-def test_another_batch_size_goes_on_behind_the_samples_that_came(
+def test_another_batch_size_resumes_after_the_delivered_samples(
     packed: Path, drop_last: bool
 ) -> None:
     def new(batch_size: int | None) -> DataLoader:
@@ -386,11 +386,11 @@ def test_another_batch_size_goes_on_behind_the_samples_that_came(
     later.set_epoch(1)
     assert ids_of(rest) == (
         ids_of(later) if drop_last else [order[10:]]
-    )  # two are left: with drop_last the epoch is over
+    )  # two are left, so the epoch is over with drop_last
     assert rest.state_dict()["epoch"] == (2 if drop_last else 1)
 
 
-def test_a_sampler_of_other_ranks_is_refused(packed: Path) -> None:
+def test_a_sampler_of_another_world_size_is_rejected(packed: Path) -> None:
     def new(ranks: int, batched: bool) -> DataLoader:
         sampler: Any = DistributedSampler(range(N), ranks, 0)  # type: ignore[arg-type]
         return make(
@@ -414,7 +414,7 @@ def test_a_sampler_of_other_ranks_is_refused(packed: Path) -> None:
         assert len(list(again)) == len(loader) - 1
 
 
-def test_a_state_of_another_kind_of_order_is_refused(packed: Path) -> None:
+def test_a_state_of_another_kind_of_order_is_rejected(packed: Path) -> None:
     ours, users = make(packed, batch_size=4), make(packed, batch_size=4, sampler=[1, 2, 3])
     with pytest.raises(
         ConfigError, match="sampler in the state:  'list'\n  sampler in the loader: None"

@@ -1,4 +1,4 @@
-"""What the loader says about itself: counts, times per stage, threads, memory; and more threads only while the consumer waits."""
+"""Statistics of the loader, and the adaptation of threads and prefetch depth."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def make(packed: Path, **options: Any) -> DataLoader:
 
 
 @pytest.mark.parametrize("batches", [1, 3, 200])
-def test_each_batch_adds_its_own_finishing(batches: int) -> None:
-    """Counted many at a time, but each with its own share."""
+def test_each_batch_adds_its_own_finish_time(batches: int) -> None:
+    """Times are counted together, but each batch keeps its own time."""
     collector = StatsCollector()
     assert STAGES[-1] == "finish"
     for number in range(batches):
@@ -90,7 +90,7 @@ def test_counts_and_times_are_plausible(packed: Path) -> None:
     assert "60 samples in 16 batches" in str(stats)
 
 
-def test_what_python_does_to_a_batch_is_counted_as_finish(packed: Path) -> None:
+def test_python_work_on_a_batch_counts_as_finish(packed: Path) -> None:
     waited_s = 0.02
 
     def slow(samples: list[Any]) -> list[Any]:
@@ -99,11 +99,11 @@ def test_what_python_does_to_a_batch_is_counted_as_finish(packed: Path) -> None:
 
     list(loader := make(packed, batch_size=10, collate_fn=slow))
     assert loader.stats().stages["finish"].mean >= waited_s / 10
-    colours = make(packed, batch_size=10, transform=[T.Resize(200, 200), T.ColorJitter(hue=0.2)])
+    colors = make(packed, batch_size=10, transform=[T.Resize(200, 200), T.ColorJitter(hue=0.2)])
     plain = make(packed, batch_size=10, transform=[T.Resize(200, 200)])
-    list(colours)
+    list(colors)
     list(plain)
-    assert colours.stats().stages["finish"].mean > plain.stats().stages["finish"].mean
+    assert colors.stats().stages["finish"].mean > plain.stats().stages["finish"].mean
 
 
 def test_images_of_all_cameras_count(tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_images_of_all_cameras_count(tmp_path: Path) -> None:
     assert (stats.samples, stats.stages["decode"].count, loader.images_per_sample) == (4, 12, 3)
 
 
-def test_percentiles_are_right_to_a_tenth() -> None:
+def test_percentiles_are_accurate_to_ten_percent() -> None:
     collector = StatsCollector()
     for milliseconds in range(1, 1001):
         collector.add_time("copy", milliseconds / 1000)
@@ -129,7 +129,7 @@ def test_percentiles_are_right_to_a_tenth() -> None:
     assert stage.p99 == pytest.approx(0.99, rel=0.1)
 
 
-def test_finish_time_is_shared_out_among_the_images_of_a_batch() -> None:
+def test_finish_time_is_divided_among_the_images_of_a_batch() -> None:
     collector = StatsCollector()
     times = np.zeros((4, len(STAGES)), np.uint32)
     times[:, STAGES.index("finish")] = 1000
@@ -141,7 +141,7 @@ def test_finish_time_is_shared_out_among_the_images_of_a_batch() -> None:
     assert collector.snapshot(threads=1, buffer_bytes=0, bad=0).stages["finish"].count == 4
 
 
-def test_threads_begin_few_and_double_while_the_consumer_waits() -> None:
+def test_threads_start_low_and_double_while_the_consumer_waits() -> None:
     needs_core()
     backend = Decoder("native", threads=ThreadScaler.initial(13, fixed=False), budget=13)
     scaler = ThreadScaler(backend, fixed=False)
@@ -152,11 +152,11 @@ def test_threads_begin_few_and_double_while_the_consumer_waits() -> None:
         found.append(backend.threads)
     assert found == [4] * (PATIENCE - 1) + [8] * PATIENCE + [13] * (
         2 * PATIENCE + 1
-    )  # never beyond the budget
+    )  # never more than the budget
     backend.close()
 
 
-def test_a_consumer_that_waits_now_and_then_gets_no_more_threads() -> None:
+def test_occasional_waits_do_not_add_threads() -> None:
     needs_core()
     backend = Decoder("native", threads=4, budget=16)
     scaler = ThreadScaler(backend, fixed=False)
@@ -164,16 +164,18 @@ def test_a_consumer_that_waits_now_and_then_gets_no_more_threads() -> None:
         for waited in [True] * (PATIENCE - 1) + [False]:
             scaler.delivered(waited=waited)
     assert backend.threads == 4
-    fixed = ThreadScaler(backend, fixed=True)  # the user has said how many
+    fixed = ThreadScaler(backend, fixed=True)  # the user set num_workers
     for _ in range(20):
         fixed.delivered(waited=True)
     assert backend.threads == ThreadScaler.initial(4, fixed=True) == 4
     backend.close()
 
 
-def test_threads_that_the_system_refuses_do_not_end_the_training() -> None:
+def test_a_thread_limit_of_the_system_does_not_stop_training() -> None:
     class Limited:
-        budget, asked, threads_given = 16, 0, 5
+        budget = 16
+        n_attempts = 0
+        threads_given = 5
 
         @property
         def threads(self) -> int:
@@ -181,22 +183,22 @@ def test_threads_that_the_system_refuses_do_not_end_the_training() -> None:
 
         @threads.setter
         def threads(self, n: int) -> None:
-            self.asked += 1
+            self.n_attempts += 1
             raise ConfigError(f"cannot start decode thread 6 of {n}")
 
     backend = Limited()
     scaler = ThreadScaler(cast(Decoder, backend), fixed=False)
     for _ in range(4 * PATIENCE):
         scaler.delivered(waited=True)
-    assert backend.asked == 1
+    assert backend.n_attempts == 1
 
 
-def test_a_hiccup_gets_one_batch_more_and_a_slow_loader_gets_none() -> None:
+def test_a_stall_adds_a_prefetched_batch_and_a_slow_loader_does_not() -> None:
     ring = BufferPool(5)
     scaler = DepthScaler(3, ring, fixed=False)
     assert not any(
         scaler.delivered(0) for _ in range(100)
-    )  # always waiting: the loader is too slow
+    )  # the consumer always waits, so the loader is too slow
     assert not any(scaler.delivered(ready) for ready in (1, 2, 3, 1))
     assert scaler.delivered(0)
     assert (scaler.depth, ring.keep) == (4, 6)
@@ -212,19 +214,19 @@ def test_a_hiccup_gets_one_batch_more_and_a_slow_loader_gets_none() -> None:
     scaler = DepthScaler(3, ring, fixed=False)
     assert not any(
         scaler.delivered(ready) for ready in (*range(3), *[1] * RECENT, 0)
-    )  # full, but long ago
+    )  # all were ready, but long ago
     scaler.delivered(3)
     scaler.started()
     assert not scaler.delivered(0)  # the first batch of a pass
     held = [
         ring.tensor((MAX_BUFFER_BYTES // 8,), torch.uint8) for _ in range(7)
-    ]  # never written: no memory
+    ]  # never written, so it uses no memory
     scaler.delivered(3)
     assert not scaler.delivered(0)
     assert len(held) == 7
 
 
-def test_the_loader_looks_further_ahead_after_a_hiccup(
+def test_the_loader_prefetches_more_after_a_stall(
     packed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options: dict[str, Any] = {"batch_size": 2, "shuffle": True, "fields": ("id",)}
@@ -271,7 +273,7 @@ def test_the_loader_adapts_its_threads(packed: Path, monkeypatch: pytest.MonkeyP
     get = iterator._prefetcher.get
 
     def wait(timeout_s: float | None) -> Any:
-        wanted.release()  # the consumer has found no batch ready
+        wanted.release()  # the consumer found no ready batch
         return get(timeout_s)
 
     monkeypatch.setattr(iterator._prefetcher, "get", wait)
@@ -279,7 +281,7 @@ def test_the_loader_adapts_its_threads(packed: Path, monkeypatch: pytest.MonkeyP
     for _ in range(2 * PATIENCE + 1):
         next(iterator)
         found.append(hungry.stats().threads)
-    assert found == [4] * (PATIENCE - 1) + [6] * (PATIENCE + 2)  # six processors
+    assert found == [4] * (PATIENCE - 1) + [6] * (PATIENCE + 2)  # six CPUs
     patient = make(packed, batch_size=1)
     iterator = iter(patient)
     for _ in range(N - 3):

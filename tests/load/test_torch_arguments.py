@@ -1,4 +1,4 @@
-"""Every argument of torch's DataLoader is honoured, or answered in one sentence; wrong ones are refused by name."""
+"""Every argument of torch's DataLoader has an effect or causes a warning."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def torch_parameters() -> dict[str, inspect.Parameter]:
     return dict(inspect.signature(torch.utils.data.DataLoader).parameters)
 
 
-def test_the_arguments_that_torch_takes_by_position_stand_in_its_order() -> None:
+def test_positional_arguments_have_the_order_of_torch() -> None:
     wanted = [
         name
         for name, each in torch_parameters().items()
@@ -43,8 +43,8 @@ def test_the_arguments_that_torch_takes_by_position_stand_in_its_order() -> None
     assert ours == wanted
 
 
-# What each argument of torch does here, and a value of it; `answered` = one warning that says why not.
-HONOURED: dict[str, Any] = {
+# Each supported argument of torch and a value; UNUSED arguments cause a warning.
+SUPPORTED: dict[str, Any] = {
     "batch_size": 5,
     "shuffle": True,
     "sampler": range(6),
@@ -73,19 +73,17 @@ SILENT: dict[str, Any] = {
 
 
 def test_the_table_has_every_argument_that_this_torch_knows() -> None:
-    assert {*HONOURED, *ANSWERED, *SILENT, "dataset"} >= torch_parameters().keys()
+    assert {*SUPPORTED, *ANSWERED, *SILENT, "dataset"} >= torch_parameters().keys()
 
 
-@pytest.mark.parametrize("name", sorted(HONOURED.keys() & torch_parameters().keys()))
-def test_honoured_arguments_say_nothing(packed: Path, name: str) -> None:
-    batches = list(DataLoader(packed, transform=RESIZED, **{name: HONOURED[name]}))
+@pytest.mark.parametrize("name", sorted(SUPPORTED.keys() & torch_parameters().keys()))
+def test_supported_arguments_cause_no_warning(packed: Path, name: str) -> None:
+    batches = list(DataLoader(packed, transform=RESIZED, **{name: SUPPORTED[name]}))
     assert {"batch_size": 4, "batch_sampler": 2, "sampler": 6}.get(name, 20) == len(batches)
 
 
 @pytest.mark.parametrize("name", sorted(ANSWERED.keys() & torch_parameters().keys()))
-def test_arguments_without_meaning_are_answered_where_the_user_stands(
-    packed: Path, name: str
-) -> None:
+def test_unused_arguments_cause_a_warning_at_the_caller(packed: Path, name: str) -> None:
     with pytest.warns(UserWarning, match=f"{name} has no effect: ") as caught:
         loader = DataLoader(packed, transform=RESIZED, **{name: ANSWERED[name]})
     assert [Path(each.filename).name for each in caught] == [Path(__file__).name]
@@ -93,7 +91,7 @@ def test_arguments_without_meaning_are_answered_where_the_user_stands(
     assert UNUSED[name].reason in str(caught[0].message)
 
 
-def test_torch_s_defaults_are_silent(packed: Path) -> None:
+def test_defaults_of_torch_cause_no_warning(packed: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for name, value in SILENT.items():
@@ -139,7 +137,9 @@ def test_it_is_a_torch_dataloader_with_its_attributes(packed: Path) -> None:
 
 
 @pytest.mark.parametrize("drop_last", [False, True])
-def test_its_sampler_has_what_a_distributed_sampler_has(packed: Path, drop_last: bool) -> None:
+def test_the_sampler_has_the_attributes_of_a_distributed_sampler(
+    packed: Path, drop_last: bool
+) -> None:
     loader = DataLoader(
         packed, batch_size=1, shuffle=True, seed=4, rank=1, world_size=3, drop_last=drop_last
     )
@@ -150,14 +150,14 @@ def test_its_sampler_has_what_a_distributed_sampler_has(packed: Path, drop_last:
     assert loader.sampler.epoch == 3  # type: ignore[attr-defined]
 
 
-def test_a_path_a_dataset_and_a_loader_s_dataset_are_the_same(packed: Path) -> None:
+def test_path_dataset_and_loader_dataset_are_equivalent(packed: Path) -> None:
     first = DataLoader(packed, 4, transform=RESIZED)
     for same in (str(packed), open_dataset(packed), first.dataset):
         assert all(map(same_batch, DataLoader(same, 4, transform=RESIZED), first))  # type: ignore[arg-type]
         first.set_epoch(0)
 
 
-def test_a_loader_s_dataset_looks_the_same_in_another_loader(packed: Path) -> None:
+def test_a_loader_dataset_keeps_its_options_in_another_loader(packed: Path) -> None:
     first = DataLoader(
         packed,
         4,
@@ -169,7 +169,7 @@ def test_a_loader_s_dataset_looks_the_same_in_another_loader(packed: Path) -> No
         first.set_epoch(0)
         assert all(map(same_batch, DataLoader(dataset, 4), first))  # type: ignore[arg-type]
     other = DataLoader(first.dataset, 4, transform=RESIZED)  # type: ignore[arg-type]
-    assert isinstance(next(iter(other)), tuple)  # whoever says one of them says all of them
+    assert isinstance(next(iter(other)), tuple)  # one explicit option replaces all of them
     assert torch.equal(
         next(iter(other))[0], next(iter(DataLoader(packed, 4, transform=RESIZED)))[0]
     )
@@ -183,7 +183,7 @@ class Unpacked(torch.utils.data.Dataset[int]):
         return index
 
 
-def test_a_dataset_that_is_not_packed_is_refused_with_the_way_to_pack_it(packed: Path) -> None:
+def test_the_error_for_an_unpacked_dataset_says_how_to_pack_it(packed: Path) -> None:
     with pytest.raises(
         TypeError,
         match=r"loads packed datasets, not a Unpacked. Pack it once: fastload.pack\(dataset, 'packed'\)",
@@ -196,7 +196,7 @@ def test_a_dataset_that_is_not_packed_is_refused_with_the_way_to_pack_it(packed:
     assert len(DataLoader(packed)) == 20
 
 
-def test_a_subset_of_a_packed_dataset_is_answered_with_a_sampler(packed: Path) -> None:
+def test_the_error_for_a_subset_suggests_a_sampler(packed: Path) -> None:
     for whole in (fastload.open(packed), DataLoader(packed).dataset):
         subset = torch.utils.data.Subset(whole, [3, 1])  # type: ignore[arg-type]
         with pytest.raises(
@@ -288,7 +288,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     WRONG,
     ids=lambda value: ",".join(value) if isinstance(value, dict) else "",
 )
-def test_wrong_options_are_refused_when_the_loader_is_made(
+def test_invalid_options_are_rejected_by_the_constructor(
     packed: Path, arguments: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ConfigError) as caught:
@@ -304,14 +304,14 @@ def test_an_unknown_argument_is_a_type_error(packed: Path) -> None:
         DataLoader(packed, transfrom=RESIZED)
 
 
-def test_cuda_without_cuda_is_refused(packed: Path) -> None:
+def test_cuda_without_a_gpu_is_rejected(packed: Path) -> None:
     if torch.cuda.is_available():
         pytest.skip("not run: there is a CUDA device")
     with pytest.raises(ConfigError, match="sees no CUDA device here"):
         DataLoader(packed, device="cuda", transform=RESIZED)
 
 
-def test_pin_memory_without_cuda_warns_as_torch_does_and_loads(packed: Path) -> None:
+def test_pin_memory_without_cuda_warns_like_torch_and_loads(packed: Path) -> None:
     if torch.cuda.is_available():
         pytest.skip("not run: there is a CUDA device")
     with pytest.warns(UserWarning, match="pin_memory has no effect: torch sees no CUDA device"):
@@ -325,8 +325,8 @@ def test_images_of_several_sizes_need_a_transform(packed: Path) -> None:
         next(iter(DataLoader(packed, 20)))
 
 
-def test_a_shuffle_that_is_no_bool_is_the_same_shuffle(packed: Path) -> None:
-    """torch takes whatever is true; the state must be JSON all the same."""
+def test_a_truthy_shuffle_is_the_same_as_true(packed: Path) -> None:
+    """torch accepts any true value, but the state must be JSON."""
     expected = DataLoader(packed, 4, shuffle=True, transform=RESIZED)
     for shuffle in (1, np.True_):
         loader = DataLoader(packed, 4, shuffle=shuffle, transform=RESIZED)  # type: ignore[arg-type]
@@ -350,7 +350,7 @@ def test_the_seed_follows_the_generator(packed: Path) -> None:
     assert ids() == ids(seed=0)
 
 
-def test_ranks_come_from_the_arguments_or_from_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_are_taken_from_arguments_or_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in (
         "TORCHELASTIC_RUN_ID",
         "LOCAL_WORLD_SIZE",
@@ -364,7 +364,7 @@ def test_ranks_come_from_the_arguments_or_from_torchrun(monkeypatch: pytest.Monk
     assert Ranks.here(3, 8) == Ranks(3, 8, 8)
     monkeypatch.setenv("RANK", "5")
     monkeypatch.setenv("WORLD_SIZE", "8")
-    assert Ranks.here() == Ranks(0, 1, 1)  # left over from something else: torchrun names its run
+    assert Ranks.here() == Ranks(0, 1, 1)  # not set by torchrun, which sets its run id as well
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "r")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
     assert Ranks.here() == Ranks(5, 8, 4)
@@ -373,7 +373,7 @@ def test_ranks_come_from_the_arguments_or_from_torchrun(monkeypatch: pytest.Monk
     assert Ranks.here() == Ranks(5, 8, 2)
 
 
-def test_threads_are_what_was_asked_or_this_rank_s_part(
+def test_threads_are_num_workers_or_the_cpus_of_this_rank(
     packed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fastload._load.options.available_cpus", lambda: 12)

@@ -1,4 +1,4 @@
-"""The order of an epoch, and the figure that says how well it mixes."""
+"""The order of an epoch and the measure of how well it mixes."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def ids_of(n: int, block: int = 10, seed: int = 0, epoch: int = 0, window: int =
     st.integers(0, 50),
     st.integers(1, 9),
 )
-def test_every_sample_comes_once_in_an_epoch(
+def test_every_sample_occurs_once_in_an_epoch(
     n: int, block: int, seed: int, epoch: int, window: int
 ) -> None:
     assert sorted(ids_of(n, block, seed, epoch, window)) == list(range(n))
 
 
 @given(st.integers(1, 300), st.integers(1, 60), st.integers(0, 99), st.data())
-def test_any_piece_equals_that_piece_of_the_whole(
+def test_any_slice_equals_the_slice_of_the_whole_order(
     n: int, block: int, seed: int, data: st.DataObject
 ) -> None:
     order = BlockOrder(n, block=block, seed=seed, epoch=1, window=3)
@@ -43,7 +43,7 @@ def test_any_piece_equals_that_piece_of_the_whole(
         assert order.ids(start, stop).tolist() == whole[start:stop]
 
 
-def test_epochs_differ_and_seeds_differ_and_the_same_is_the_same() -> None:
+def test_epochs_and_seeds_differ_and_repeat_exactly() -> None:
     orders = [
         ids_of(205, seed=seed, epoch=epoch) for seed, epoch in [(0, 0), (0, 1), (1, 0), (0, 0)]
     ]
@@ -57,7 +57,7 @@ def test_a_window_reads_whole_blocks() -> None:
         assert len({place // 5 for place in order[i : i + 20]}) == 4
 
 
-def test_the_short_last_block_stands_anywhere() -> None:
+def test_the_short_last_block_may_be_anywhere() -> None:
     places = {
         min(ids_of(101, block=10, epoch=epoch, window=1).index(100) // 10, 10)
         for epoch in range(200)
@@ -65,7 +65,7 @@ def test_the_short_last_block_stands_anywhere() -> None:
     assert len(places) == 11
 
 
-def test_a_billion_samples_take_neither_time_nor_memory() -> None:
+def test_a_billion_samples_need_little_time_and_memory() -> None:
     order = BlockOrder(10**9 + 7, block=76, seed=5, epoch=2)
     ids = np.concatenate([order.ids(place, place + 1000) for place in (0, 5 * 10**8, 10**9 - 993)])
     assert len(set(ids.tolist())) == 3000

@@ -1,4 +1,4 @@
-"""Epochs over any shape: every id once over all ranks, equal counts, and the same after a stop at any step in any other world."""
+"""Epochs of any shape: every id once over all ranks, equal counts, exact resume at any step."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def batches_of(rank: RankOrder) -> list[list[int]]:
 
 @given(shapes)
 @settings(max_examples=300)
-def test_partial_gives_every_id_exactly_once_and_all_ranks_as_many_batches(shape: Shape) -> None:
+def test_partial_yields_every_id_once_and_equal_batch_counts(shape: Shape) -> None:
     ranks = ranks_of(shape, "partial")
     batches = [batches_of(rank) for rank in ranks]
     assert {len(rank) for rank in batches} == {len(ranks[0])}
@@ -76,14 +76,14 @@ def test_partial_gives_every_id_exactly_once_and_all_ranks_as_many_batches(shape
     assert set(seen) == set(range(shape["n"]))
     if (
         shape["size"] > 1 and shape["n"] >= 2 * shape["world"]
-    ):  # else a rank repeats one, rather than have a batch less
+    ):  # otherwise a rank repeats one instead of having one batch less
         assert max(seen.values()) == 1
     assert all(1 <= len(batch) <= shape["size"] for rank in batches for batch in rank)
 
 
 @given(shapes)
 @settings(max_examples=200)
-def test_pad_gives_all_ranks_the_same_shape_and_repeats_at_most_one_a_rank(shape: Shape) -> None:
+def test_pad_yields_equal_shapes_and_repeats_at_most_one_id_per_rank(shape: Shape) -> None:
     ranks = ranks_of(shape, "pad")
     batches = [batches_of(rank) for rank in ranks]
     assert len({tuple(map(len, rank)) for rank in batches}) == 1
@@ -95,7 +95,7 @@ def test_pad_gives_all_ranks_the_same_shape_and_repeats_at_most_one_a_rank(shape
 
 @given(shapes)
 @settings(max_examples=200)
-def test_drop_gives_full_batches_and_ranks_are_disjoint(shape: Shape) -> None:
+def test_drop_yields_full_batches_and_disjoint_ranks(shape: Shape) -> None:
     ranks = ranks_of(shape, "drop")
     batches = [batches_of(rank) for rank in ranks]
     assert {len(rank) for rank in batches} == {len(ranks[0])}
@@ -108,7 +108,7 @@ def test_drop_gives_full_batches_and_ranks_are_disjoint(shape: Shape) -> None:
 
 @given(shapes)
 @settings(max_examples=100)
-def test_the_same_again_and_another_order_in_another_epoch(shape: Shape) -> None:
+def test_epochs_repeat_exactly_and_differ_from_each_other(shape: Shape) -> None:
     first, again = ranks_of(shape, "partial", world=1)[0], ranks_of(shape, "partial", world=1)[0]
     one = batches_of(first)
     assert batches_of(again) == one
@@ -120,7 +120,7 @@ def test_the_same_again_and_another_order_in_another_epoch(shape: Shape) -> None
 
 @given(shapes, st.sampled_from(["partial", "drop", "pad"]), st.integers(0, 100))
 @settings(max_examples=200)
-def test_a_restart_at_any_step_gives_the_identical_rest(
+def test_a_restart_at_any_step_yields_the_identical_rest(
     shape: Shape, last_batch: str, stop: int
 ) -> None:
     for rank, other in zip(ranks_of(shape, last_batch), ranks_of(shape, last_batch), strict=True):
@@ -141,10 +141,10 @@ def test_a_restart_at_any_step_gives_the_identical_rest(
     ),
 )
 @settings(max_examples=200)
-def test_any_chain_of_worlds_gives_every_id_once(
+def test_any_sequence_of_world_sizes_yields_every_id_once(
     shape: Shape, chain: list[tuple[int, int, int]]
 ) -> None:
-    """Some batches in one world, some in the next ...: the state, as JSON, is all that goes from one to the other."""
+    """Loads some batches with each world size. Only the JSON state is passed on."""
     shape = {**shape, "n": 60 + shape["n"]}
     seen: Counter[int] = Counter()
     state: str | None = None
@@ -157,7 +157,7 @@ def test_any_chain_of_worlds_gives_every_id_once(
             segment = rank.begin()
             if (
                 segment.epoch != shape["epoch"] or segment.partition.n_left < 2 * world
-            ):  # fewer samples than that: ranks have to repeat some
+            ):  # with fewer samples, ranks have to repeat some
                 return
             batches = [ids.tolist() for ids in rank.batches(segment)]
             stop = min(steps, len(batches))
@@ -175,8 +175,8 @@ def test_any_chain_of_worlds_gives_every_id_once(
     assert seen == Counter(range(shape["n"]))
 
 
-def test_a_rank_reads_its_blocks_together() -> None:
-    """What the disk sees: a rank goes through the line in one run, a window of blocks at a time."""
+def test_a_rank_reads_contiguous_windows_of_blocks() -> None:
+    """A rank reads one contiguous part of the order, one window of blocks at a time."""
     shape = {
         "n": 960,
         "block": 10,
@@ -190,9 +190,7 @@ def test_a_rank_reads_its_blocks_together() -> None:
     for rank in ranks_of(shape, "partial"):
         ids = [i for batch in batches_of(rank) for i in batch]
         windows = [{i // 10 for i in ids[start : start + 40]} for start in range(0, len(ids), 40)]
-        assert (
-            max(len(window) for window in windows) <= 4 + 4
-        )  # its ends are not at a window's ends
+        assert max(len(window) for window in windows) <= 4 + 4  # its ends are inside a window
         assert len(set.union(*windows)) <= 32 + 8
 
 
@@ -219,7 +217,7 @@ def test_sampler_and_batches_agree_and_share_the_epoch() -> None:
     assert len(batches) == 4
 
 
-def test_batches_made_anew_for_predictions_leave_nothing_out() -> None:
+def test_batches_rebuilt_for_predictions_contain_every_sample() -> None:
     shape = {
         "n": 50,
         "block": 5,
@@ -240,8 +238,8 @@ def test_batches_made_anew_for_predictions_leave_nothing_out() -> None:
     assert {index.epoch for each in batches for batch in each for index in batch} == {3}  # type: ignore[attr-defined]
 
 
-def test_batches_made_anew_of_another_sampler_are_that_samplers() -> None:
-    """As for Lightning's overfit_batches."""
+def test_batches_rebuilt_with_another_sampler_follow_that_sampler() -> None:
+    """Lightning does this for overfit_batches."""
     batches = RankBatches(torch.utils.data.SequentialSampler(range(10)), 4, False)
     assert list(batches) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
     assert len(batches) == 3
@@ -256,7 +254,7 @@ def test_batches_made_anew_of_another_sampler_are_that_samplers() -> None:
         ({"partition": (0, 1, "half")}, "last_batch='half'"),
     ],
 )
-def test_wrong_use_is_named(options: dict[str, Any], message: str) -> None:
+def test_invalid_arguments_are_named(options: dict[str, Any], message: str) -> None:
     order = OrderOptions(n_samples=9, shuffle=True, seed=0, block=2, window=2)
     arguments: dict[str, Any] = {
         "batch_size": 2,
@@ -268,8 +266,8 @@ def test_wrong_use_is_named(options: dict[str, Any], message: str) -> None:
         RankOrder(order, **{**arguments, "partition": Partition(*arguments["partition"])})
 
 
-def test_a_billion_samples_begin_at_once() -> None:
-    """Neither a table of the samples nor one of the batches: only a window."""
+def test_a_billion_samples_start_immediately() -> None:
+    """Needs neither a table of samples nor one of batches, only a window."""
     options = OrderOptions(n_samples=10**9 + 3, shuffle=True, seed=3, block=76, window=8)
     ranks = [
         RankOrder(
@@ -287,7 +285,7 @@ def test_a_billion_samples_begin_at_once() -> None:
 
 
 class SeededSampler:
-    """The same order again in the same epoch, as DistributedSampler has it."""
+    """Returns the same order in the same epoch, like DistributedSampler."""
 
     epoch = 0
 
@@ -331,7 +329,7 @@ def test_an_epoch_goes_through_its_phases(make: Any) -> None:
 
 
 @both_orders
-def test_set_epoch_withdraws_a_pass_without_a_batch_and_no_other(make: Any) -> None:
+def test_set_epoch_withdraws_only_a_pass_without_a_batch(make: Any) -> None:
     order: EpochState[Any] = make()
     current = order.begin()
     order.set_epoch(5)
@@ -346,7 +344,7 @@ def test_set_epoch_withdraws_a_pass_without_a_batch_and_no_other(make: Any) -> N
 
 
 @both_orders
-def test_a_resumed_pass_stays_in_its_epoch_and_leaves_it_for_another(make: Any) -> None:
+def test_set_epoch_keeps_a_resume_point_of_the_same_epoch_only(make: Any) -> None:
     order: EpochState[Any] = make()
     order.set_epoch(3)
     current = order.begin()
@@ -360,7 +358,7 @@ def test_a_resumed_pass_stays_in_its_epoch_and_leaves_it_for_another(make: Any) 
     resumed.set_epoch(3)
     assert resumed.phase == Phase.RESUMING
     started = resumed.begin()
-    resumed.set_epoch(3)  # as Lightning does: after iter(), before the first batch
+    resumed.set_epoch(3)  # after iter() and before the first batch, like Lightning
     assert (resumed.withdrawn, resumed.phase) == (started, Phase.RESUMING)
     assert [ids.tolist() for ids in resumed.batches(resumed.begin())] == rest
 
@@ -380,6 +378,6 @@ def test_an_older_iterator_that_still_reports_does_not_move_the_resume_point(mak
     order.load(state)
     order.delivered(current, 2)
     assert order.phase is Phase.RUNNING
-    order.delivered(current, 3)  # the last one: the state is that of the next iteration
+    order.delivered(current, 3)  # the last batch, so the state is that of the next iteration
     assert order.state() == state
     assert order.begin().start == 1

@@ -1,4 +1,4 @@
-"""The computed permutation: a bijection, the same everywhere, and random enough."""
+"""The computed permutation is a bijection, portable and sufficiently random."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PINNED_BILLION = [404112489, 800765799, 593272320]
 
 
 @given(st.integers(0, 3000), st.integers(0, 2**70))
-def test_every_number_comes_exactly_once(n: int, seed: int) -> None:
+def test_every_number_occurs_exactly_once(n: int, seed: int) -> None:
     assert sorted(Permutation(n, seed=seed)(np.arange(n)).tolist()) == list(range(n))
 
 
@@ -37,7 +37,7 @@ def test_core_and_numpy_agree(n: int, seed: int, places: list[int]) -> None:
 
 
 @pytest.mark.skipif(core() is None, reason="not run: no native core")
-def test_the_core_refuses_what_would_never_end() -> None:
+def test_the_core_rejects_arguments_that_would_loop_forever() -> None:
     module, keys = core(), np.arange(6, dtype=np.uint64)
     assert module is not None
     room = np.zeros(1, np.int64)
@@ -56,7 +56,7 @@ def test_the_core_refuses_what_would_never_end() -> None:
     assert 0 <= room[0] < 5
 
 
-def test_part_by_part_equals_all_at_once() -> None:
+def test_parts_equal_the_whole() -> None:
     order = Permutation(1000, seed=3)
     whole = order(np.arange(1000))
     assert (
@@ -67,7 +67,7 @@ def test_part_by_part_equals_all_at_once() -> None:
     )
 
 
-def test_seeds_give_unrelated_orders() -> None:
+def test_different_seeds_yield_unrelated_orders() -> None:
     n = 4096
     orders = [Permutation(n, seed=seed)(np.arange(n)) for seed in range(40)]
     equal_places = [(a == b).sum() for i, a in enumerate(orders) for b in orders[:i]]
@@ -76,7 +76,7 @@ def test_seeds_give_unrelated_orders() -> None:
     )  # two random permutations agree in one place on average
 
 
-def test_places_and_neighbours_are_uniform() -> None:
+def test_positions_and_neighbors_are_uniform() -> None:
     n, bins = 65_536, 16
     order = Permutation(n, seed=11)(np.arange(n))
     counts = np.histogram2d(np.arange(n), order, bins=bins)[0]
@@ -87,7 +87,7 @@ def test_places_and_neighbours_are_uniform() -> None:
 
 
 @pytest.mark.parametrize("wrong", [-1, 10])
-def test_positions_outside_are_refused(wrong: int) -> None:
+def test_positions_out_of_range_are_rejected(wrong: int) -> None:
     with pytest.raises(IndexError, match="of a permutation of 10 numbers"):
         Permutation(10, seed=0)(np.array([wrong]))
     with pytest.raises(ValueError, match="expected 0 or more"):

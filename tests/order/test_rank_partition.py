@@ -1,4 +1,4 @@
-"""Ranks: every place of the line exactly once, equal batch counts, and the same after a stop with any other world size."""
+"""Partition over ranks: every position once, equal batch counts, resume with any world size."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_partial_takes_every_sample_once_and_no_batch_is_empty(shape: tuple[int,
 
 
 @given(Shape)
-def test_drop_gives_full_batches_without_repeats(shape: tuple[int, int, int]) -> None:
+def test_drop_yields_full_batches_without_repeats(shape: tuple[int, int, int]) -> None:
     n, world, size = shape
     partition = RankPartition(((0, n),), world, size, "drop")
     batches = all_batches(partition)
@@ -49,7 +49,7 @@ def test_drop_gives_full_batches_without_repeats(shape: tuple[int, int, int]) ->
 
 
 @given(Shape)
-def test_pad_takes_every_sample_and_gives_all_ranks_as_many(shape: tuple[int, int, int]) -> None:
+def test_pad_takes_every_sample_and_equal_counts_per_rank(shape: tuple[int, int, int]) -> None:
     n, world, size = shape
     batches = all_batches(RankPartition(((0, n),), world, size, "pad"))
     assert len({tuple(map(len, rank)) for rank in batches.values()}) == 1
@@ -64,7 +64,7 @@ def test_pad_takes_every_sample_and_gives_all_ranks_as_many(shape: tuple[int, in
         st.tuples(st.integers(1, 5), st.integers(2, 7), st.integers(0, 9)), min_size=1, max_size=5
     ),
 )
-def test_stops_with_changing_world_sizes_lose_and_repeat_nothing(
+def test_changing_world_sizes_lose_and_repeat_no_sample(
     n: int, runs: list[tuple[int, int, int]]
 ) -> None:
     left: tuple[Interval, ...] = ((0, n),)
@@ -73,7 +73,7 @@ def test_stops_with_changing_world_sizes_lose_and_repeat_nothing(
         partition = RankPartition(left, world, size)
         stop = (
             min(stop_after, partition.n_batches) if partition.n_left >= 2 * world else 0
-        )  # fewer: ranks must repeat
+        )  # with fewer samples, ranks must repeat some
         seen.update(
             place
             for rank in range(world)
@@ -89,7 +89,7 @@ def test_stops_with_changing_world_sizes_lose_and_repeat_nothing(
 
 
 @given(Shape, st.integers(0, 30))
-def test_what_is_left_is_what_was_not_given_out(shape: tuple[int, int, int], stop: int) -> None:
+def test_the_rest_is_what_was_not_delivered(shape: tuple[int, int, int], stop: int) -> None:
     n, world, size = shape
     partition = RankPartition(((0, n // 2), (n, n + n - n // 2)), world, size + 1, "drop")
     stop = min(stop, partition.n_batches)
@@ -105,7 +105,7 @@ def test_what_is_left_is_what_was_not_given_out(shape: tuple[int, int, int], sto
         assert given_out | left == set(places(list(partition.left)))
 
 
-def test_a_rank_reads_one_run_of_the_line() -> None:
+def test_a_rank_reads_one_interval() -> None:
     partition = RankPartition(((0, 1000),), 4, 10)
     for rank in range(4):
         ids = [
@@ -116,7 +116,7 @@ def test_a_rank_reads_one_run_of_the_line() -> None:
         assert ids == list(range(rank * 250, rank * 250 + 250))
 
 
-def test_wrong_use_is_named() -> None:
+def test_invalid_arguments_are_named() -> None:
     with pytest.raises(ConfigError, match="world_size=0"):
         RankPartition(((0, 10),), 0, 1)
     with pytest.raises(ConfigError, match="batch 5 of rank 0: expected a batch below 5"):

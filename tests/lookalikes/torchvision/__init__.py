@@ -1,1 +1,1 @@
-"""Stands for torchvision, which is not installed where these tests run: same names, same attributes, the few pixels that are needed."""
+"""Replaces torchvision, which is not installed in tests: same names and attributes, few pixels."""

@@ -1,4 +1,4 @@
-"""torchvision.datasets.ImageFolder as far as migrate() and its tests look at it."""
+"""The part of torchvision.datasets.ImageFolder that migrate() and its tests use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""torchvision.transforms as far as migrate() and its tests look at them."""
+"""The part of torchvision.transforms that migrate() and its tests use."""
 
 # ruff: noqa: RUF012
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Compose:
 
 
 class _Holder:
-    """Keeps its arguments as attributes, as torchvision's transforms do."""
+    """Keeps its arguments as attributes, like the transforms of torchvision."""
 
     defaults: dict[str, Any] = {}
 
@@ -159,7 +159,7 @@ class RandomAffine(_Holder):
 
 
 def _either_way(value: Any) -> list[float]:
-    """torchvision keeps numbers in floating point, a as (-a, a)."""
+    """torchvision stores floats, and a number a as (-a, a)."""
     return [float(each) for each in (value if isinstance(value, list | tuple) else (-value, value))]
 
 
@@ -168,7 +168,7 @@ class RandomPerspective(_Holder):
 
 
 class ColorJitter(_Holder):
-    """Keeps ranges, as torchvision does; None where nothing changes."""
+    """Keeps ranges like torchvision; None for no change."""
 
     def __init__(
         self, brightness: Any = 0, contrast: Any = 0, saturation: Any = 0, hue: Any = 0
