@@ -20,11 +20,11 @@ def add(commands: Commands) -> None:
         commands,
         "doctor",
         "find out why the GPU waits and what helps",
-        "With files: finds what slows a recorded run down, with evidence, share of the time, one fix\n"
-        "and the speed without it. Files are the output of fastload.StepProbe, or JSON lines with iter\n"
-        "and iter_time (or time), and a window of fastload monitor. Several runs are compared; files\n"
-        "of several ranks are one run. With --script: measures a loader of any kind and suggests\n"
-        "changes. Without files and --script: checks the machine.\n"
+        "With files: finds what slows a recorded run down, with evidence, share of the time, one\n"
+        "fix and the speed without it. Files are the output of fastload.StepProbe, or JSON lines\n"
+        "with iter and iter_time (or time), and a window of fastload monitor. Several runs are\n"
+        "compared; files of several ranks are one run. With --script: measures a loader of any\n"
+        "kind and suggests changes. Without files and --script: checks the machine.\n"
         "Exit code: 0 healthy, 1 something to fix, 2 usage error.",
         examples="""fastload doctor metrics.jsonl window.json
         fastload doctor batch4.jsonl batch8.jsonl

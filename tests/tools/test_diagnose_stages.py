@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -154,7 +155,11 @@ def test_no_gain_is_predicted_if_some_images_are_not_jpegs(photos: Path, tmp_pat
         torch.utils.data.DataLoader(Photos(tmp_path), batch_size=4), seconds=1
     )
     assert not [each for each in found.findings if each.fix.startswith("fastload.DataLoader")]
-    assert any(each.startswith("6 of 12 images are not JPEGs, ") for each in found.notes)
+    match = re.search(r"(\d+) of (\d+) images are not JPEGs, ", "\n".join(found.notes))
+    assert match, found.notes
+    others, total = map(int, match.groups())
+    assert others > 0
+    assert abs(total - 2 * others) <= 1  # a busy machine does not fetch all 12
 
 
 def test_a_read_inside_a_decode_counts_as_read(photos: Path) -> None:
