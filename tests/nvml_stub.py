@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-# Two GPUs. GPU 0 is at 96 % and throttled by power and heat. GPU 1 alternates between 100 % and 0 %.
-# The environment variable NVML_STUB selects faults.
+# Two GPUs. GPU 0 is at 96 % and throttled by power and heat. GPU 1 alternates between 100 % and
+# 0 %. The environment variable NVML_STUB selects faults.
 SOURCE = r"""
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-"""The report: one self-contained page with the findings of the doctor, drawn correctly by browsers."""
+"""The report: one self-contained page with the findings of the doctor, and its plots."""
 
 from __future__ import annotations
 

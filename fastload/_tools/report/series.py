@@ -1,4 +1,4 @@
-"""Arrays behind the plots: the rows of a run, averaged into the columns of a plot. Pure."""
+"""Data of the plots: the rows of a run, averaged into the columns of a plot. Pure."""
 
 from __future__ import annotations
 
