@@ -289,3 +289,12 @@ def test_missing_pyarrow_error_has_the_install_command(tmp_path: Path) -> None:
     assert (
         done.stdout == "Hugging Face datasets and Parquet files need pyarrow: pip install pyarrow\n"
     )
+
+
+def test_unreadable_file_after_the_first_is_refused(tmp_path: Path) -> None:
+    pq.write_table(_table(), tmp_path / "a.parquet")
+    (tmp_path / "b.parquet").write_bytes(b"not a Parquet file")
+    with pytest.raises(ConfigError, match=r"b\.parquet: not a readable Arrow or Parquet file"):
+        HuggingFaceSource(tmp_path)
+    (tmp_path / "b.parquet").unlink()
+    assert len(samples_of(HuggingFaceSource(tmp_path))) == 5
