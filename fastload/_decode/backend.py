@@ -193,8 +193,8 @@ class DecodeBackend(Protocol):
 
     A ticket belongs to the backend that returned it. The caller may drop a ticket.
 
-    **Stream rule** for CUDA devices: ``submit`` and ``collect`` run in one thread (the feeder thread
-    of the loader), inside ``transfer.stream()``, and the output was allocated there.
+    **Stream rule** for CUDA devices: ``submit`` and ``collect`` run in one thread (the feeder
+    thread of the loader), inside ``transfer.stream()``, and the output was allocated there.
     When ``collect`` returns, the pixels are complete, or work queued on that stream completes them.
     A backend that writes on its own stream must make that stream wait for the feeder's stream
     before it writes, and make the feeder's stream wait for its own stream afterwards. The next

@@ -50,7 +50,7 @@ class AdjustHue(PixelOp):
     """Rotates the hue by the parameter, a fraction of the color circle."""
 
     name: ClassVar[str] = "hue"
-    preserves_noops: ClassVar[bool] = False  # the conversion to HSV and back rounds
+    preserves_noops: ClassVar[bool] = False  # a rotation by 0 rounds
 
 
 @dataclass(frozen=True, slots=True)

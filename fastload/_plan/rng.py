@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -59,12 +60,11 @@ def batch_draws(
     key = _key_of(seed, epoch)
     counters = [(stream, block) for stream, n_blocks in wanted for block in range(n_blocks)]
     values = _uniform(key, numbers, counters)
-    found = []
-    start = 0
-    for stream, n_blocks in wanted:
-        found.append(Draws(values[start : start + 4 * n_blocks], stream, key, numbers))
-        start += 4 * n_blocks
-    return found
+    ends = accumulate(4 * n_blocks for _, n_blocks in wanted)
+    return [
+        Draws(values[end - 4 * n_blocks : end], stream, key, numbers)
+        for (stream, n_blocks), end in zip(wanted, ends, strict=True)
+    ]
 
 
 def philox(counter: Words, key: tuple[int, int]) -> Words:
@@ -96,13 +96,8 @@ def _uniform_in_numpy(
     if not counters:
         return np.empty((0, len(ids)))
     streams, blocks = np.array(counters, np.uint64).reshape(-1, 2).T
-    shape = (2, len(counters), len(ids))
-    even = np.empty(shape, np.uint64)
-    even[0] = ids & _MASK
-    even[1] = streams[:, None]
-    odd = np.empty(shape, np.uint64)
-    odd[0] = ids >> _SHIFT
-    odd[1] = blocks[:, None]
+    even = np.stack(np.broadcast_arrays(ids & _MASK, streams[:, None]))
+    odd = np.stack(np.broadcast_arrays(ids >> _SHIFT, blocks[:, None]))
     even, odd = _rounds(even, odd, _schedule(key))
     values = np.empty((len(counters), 4, len(ids)))
     np.multiply(even.transpose(1, 0, 2), _STEP, out=values[:, 0::2])

@@ -150,7 +150,7 @@ def test_gray_and_bgr(tmp_path: Path, packed: Path, name: str) -> None:
 
 
 def test_cameras_masks_and_pngs(tmp_path: Path, name: str) -> None:
-    """Six cameras per sample with masks of 8 and 16 bits; the CPU decodes every third image, a PNG."""
+    """Six cameras per sample with 8- and 16-bit masks; the CPU decodes PNGs, every third image."""
     fields = (
         Field("images", "image", list=True),
         Field("fine", "mask", list=True, image="images"),

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from types import SimpleNamespace
 from typing import Any, Protocol
 
 import numpy as np
@@ -62,19 +63,8 @@ class HostStream:
 
     def memory(self, address: int, n_bytes: int) -> torch.Tensor:
         """Returns a view. ctypes would leak a few bytes per view."""
-        return torch.from_numpy(np.asarray(_HostBytes(address, n_bytes)))
-
-
-class _HostBytes:
-    """Describes foreign memory to NumPy."""
-
-    def __init__(self, address: int, n_bytes: int) -> None:
-        self.__array_interface__ = {
-            "shape": (n_bytes,),
-            "typestr": "|u1",
-            "data": (address, False),
-            "version": 3,
-        }
+        interface = {"shape": (n_bytes,), "typestr": "|u1", "data": (address, False), "version": 3}
+        return torch.from_numpy(np.asarray(SimpleNamespace(__array_interface__=interface)))
 
 
 class Buffer:
@@ -149,8 +139,8 @@ class NvImageDecoder:
             changed += [len(reused) + i for i in range(len(fresh))]
             found += fresh
         if self._hardware and changed:
-            # The previous content of this memory is unknown, so the pattern check cannot be
-            # trusted. Decode these images again.
+            # The pattern check did not cover this new memory, because its content was unknown.
+            # Decode these images again, now with the pattern in place.
             again = {i: buffer for i in changed if (buffer := found[i]) is not None}
             second, _ = self._into(
                 [*again.values()], [data[i] for i in again], [n_bytes[i] for i in again], gray=gray
