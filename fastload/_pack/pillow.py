@@ -129,6 +129,15 @@ def orientation_of(image: Image.Image) -> int:
     return value if type(value) is int and 1 <= value <= 8 else 1
 
 
+def upright_size(data: bytes) -> tuple[int, int] | None:
+    """Returns (width, height) after EXIF rotation, or None if the file cannot be opened."""
+    try:
+        image = open_image(data)
+    except BadImage:
+        return None
+    return (image.height, image.width) if orientation_of(image) >= 5 else image.size
+
+
 # One number per pixel. For "P", the palette index is the class number.
 MASK_MODES = ("1", "L", "P", "I", "I;16", "I;16B", "I;16L")
 

@@ -87,6 +87,31 @@ LAYOUTS: dict[str, tuple[str, Callable[[Path], object], str]] = {
         lambda r: (_text(r / "labels.json", COCO), put_image(r / "images" / "a.jpg")),
         "",
     ),
+    "yolo of ultralytics": (
+        "yolo",
+        lambda r: (
+            _text(r / "labels" / "train" / "a.txt", "0 0.5 0.5 1 1\n"),
+            put_image(r / "images" / "train" / "a.jpg"),
+        ),
+        "",
+    ),
+    "yolo of roboflow": (
+        "yolo",
+        lambda r: (
+            _text(r / "train" / "labels" / "a.txt", "0 0.5 0.5 1 1\n"),
+            put_image(r / "train" / "images" / "a.jpg"),
+        ),
+        "",
+    ),
+    "yolo file": ("yolo", lambda r: _text(r / "data.yaml", "names: [a]\n"), "data.yaml"),
+    "voc": (
+        "voc",
+        lambda r: (
+            _text(r / "VOC2012" / "Annotations" / "a.xml", "<annotation/>"),
+            put_image(r / "VOC2012" / "JPEGImages" / "a.jpg"),
+        ),
+        "",
+    ),
     "openlane": (
         "openlane",
         lambda r: (
@@ -147,7 +172,9 @@ def test_unknown_path_lists_the_expected_formats(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         detect(tmp_path)
     assert all(f"{name}: {each.expected}" in str(caught.value) for name, each in FORMATS.items())
-    assert "--format nuscenes|openlane|coco|hf|webdataset|lists|folder" in str(caught.value)
+    assert "--format nuscenes|openlane|coco|yolo|voc|hf|webdataset|lists|folder" in str(
+        caught.value
+    )
     (tmp_path / "notes.json").write_text('{"a": 1}')
     with pytest.raises(ConfigError, match="no format recognized"):
         detect(tmp_path / "notes.json")

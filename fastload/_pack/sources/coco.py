@@ -24,7 +24,7 @@ from fastload._pack.files import (
     read_bounded,
     resolve_inside,
 )
-from fastload._pack.pillow import open_image, orientation_of
+from fastload._pack.pillow import upright_size
 from fastload._pack.sources.base import Encoded, Info, Json, Ref, Sample, Value
 from fastload._pack.sources.jsontext import Element, JsonStream, config_errors, parse_json
 from fastload._pack.sources.numbers import float_array, int_value
@@ -143,7 +143,7 @@ class CocoSource:
 
     def _check_size(self, image: Encoded, width: int, height: int) -> None:
         """Raises BadImage if the image changed its size after annotation: boxes would not fit."""
-        found = _upright_size(image.data)
+        found = upright_size(image.data)
         if found is not None and width > 0 and height > 0 and found != (width, height):
             raise BadImage(
                 f"{found[0]}x{found[1]} pixels when upright, but {self._name} says "
@@ -283,15 +283,6 @@ def _corner_boxes(annotations: list[dict[str, Json]], source: str) -> NDArray[np
         raise BadImage(f"bbox: negative width or height in {negative[0].tolist()}", source=source)
     boxes[:, 2:] += boxes[:, :2]
     return boxes.astype(np.float32)
-
-
-def _upright_size(data: bytes) -> tuple[int, int] | None:
-    """Returns the upright size, or None for an unreadable image, which the packer reports."""
-    try:
-        image = open_image(data)
-    except BadImage:
-        return None
-    return (image.height, image.width) if orientation_of(image) >= 5 else image.size
 
 
 def looks_like(path: Path) -> str:

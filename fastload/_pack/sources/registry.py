@@ -101,6 +101,9 @@ CLASSES = SourceOption(
     "A,B,...",
     parse=class_names,
 )
+MASKS = SourceOption(
+    "masks", "also store masks: COCO instance masks, VOC class masks", is_switch=True
+)
 TYPES = SourceOption(
     "types",
     "kind of a column or file extension: int, float, str, class, json, image, mask, ...",
@@ -145,7 +148,25 @@ FORMATS = {
             (
                 SPLIT,
                 SourceOption("images", "COCO: folder of the images", "DIR", parse=Path),
-                SourceOption("masks", "COCO: also store instance masks", is_switch=True),
+                MASKS,
+            ),
+        ),
+        Format(
+            "yolo",
+            "YoloSource",
+            "images/ and labels/, or both inside train/, val/ ..., or a data.yaml with names",
+            ("/", ".yaml", ".yml"),
+            (SPLIT, CLASSES),
+        ),
+        Format(
+            "voc",
+            "VocSource",
+            "Annotations/*.xml and JPEGImages/",
+            ("/",),
+            (
+                SPLIT,
+                CLASSES,
+                MASKS,
             ),
         ),
         Format(

@@ -1,0 +1,220 @@
+"""Pascal VOC: ``JPEGImages/``, one XML file per image in ``Annotations/``, and ``ImageSets/``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+
+from fastload._pack.files import is_image_name, printable, raw_name, read_bounded, walk
+from fastload._pack.sources.base import (
+    Encoded,
+    Info,
+    Ref,
+    Sample,
+    Value,
+    raise_if_refused,
+    refused,
+)
+from fastload._pack.sources.folder import SPLITS
+from fastload._store.fields import Field
+from fastload.errors import BadImage, ConfigError
+
+_ANNOTATIONS = "Annotations"
+_IMAGES = "JPEGImages"
+_MASKS = "SegmentationClass"
+_SETS = "ImageSets/Main"
+_MAX_XML_BYTES = 4 << 20
+_FLAGS = ("difficult", "truncated")
+
+
+class VocSource:
+    """Images with boxes in pixels (x1 y1 x2 y2), class numbers and the flags of each object.
+
+    VOC counts pixels from 1 and includes the last one. The boxes here count from 0 and end after
+    the last pixel, as in COCO.
+
+    Args:
+        path: ``VOCdevkit/VOC2012``, or a folder that contains one such folder.
+        split: Only the images of ``ImageSets/Main/SPLIT.txt``. Default: all annotated images, with
+            the number of their list in the field ``split`` if each image is in one list only.
+        classes: Class names in the order of their numbers. Default: the sorted names found.
+        masks: Also read the class masks of ``SegmentationClass/`` (field ``mask``).
+    """
+
+    name = "voc"
+    thread_safe = True
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        split: str = "",
+        classes: Sequence[str] = (),
+        masks: bool = False,
+    ) -> None:
+        self.root = _voc_folder(Path(path))
+        self.masks = masks
+        self._lists = _read_lists(self.root)
+        self.splits = self._use_splits(split)
+        self.classes = tuple(classes) or self._found_classes()
+        self._numbers = {name: number for number, name in enumerate(self.classes)}
+        self.fields = (
+            Field("image", "image"),
+            Field("boxes", "boxes"),
+            Field("labels", "array"),
+            *(Field(flag, "array") for flag in _FLAGS),
+            *([Field("mask", "mask")] if masks else []),
+            *([Field("split", "int", classes=self.splits)] if self.splits else []),
+        )
+        self.info: Info = {
+            "categories": [{"id": i, "name": name} for i, name in enumerate(self.classes)]
+        }
+
+    def refs(self) -> Iterator[Ref]:
+        """Yields the path of each annotated image of the chosen splits."""
+        wanted = {name for split in self.splits for name in self._lists[split]}
+        found = False
+        for entry in walk(self.root, below=_IMAGES):
+            stem = Path(entry.path).stem
+            if not is_image_name(entry.path) or (self.splits and stem not in wanted):
+                continue
+            if not self.splits and not Path(self.root, _ANNOTATIONS, f"{stem}.xml").is_file():
+                continue
+            found = True
+            shown = printable(entry.path)
+            yield refused(shown, entry.refused) if entry.refused else shown
+        if not found:
+            raise ConfigError(f"{self.root}: no annotated image in {_IMAGES}/")
+
+    def load(self, ref: Ref) -> Sample:
+        """Returns one image with its objects."""
+        raise_if_refused(ref)
+        shown = str(ref)
+        path = raw_name(shown)
+        stem = Path(path).stem
+        objects = _objects(self.root, stem)
+        values: dict[str, Value] = {
+            "image": Encoded(read_bounded(self.root, path), shown),
+            "boxes": np.array([_box(each, shown) for each in objects], np.float32).reshape(-1, 4),
+            "labels": np.array([self._label(each, shown) for each in objects], np.int64),
+        }
+        for flag in _FLAGS:
+            values[flag] = np.array([each.findtext(flag) == "1" for each in objects], np.uint8)
+        mask = f"{_MASKS}/{stem}.png"
+        if self.masks and Path(self.root, mask).is_file():
+            values["mask"] = Encoded(read_bounded(self.root, mask), printable(mask))
+        if self.splits:
+            values["split"] = next(
+                number for number, split in enumerate(self.splits) if stem in self._lists[split]
+            )
+        return Sample(values, source=shown)
+
+    def _use_splits(self, split: str) -> tuple[str, ...]:
+        if split:
+            if split not in self._lists:
+                known = ", ".join(self._lists) or "none"
+                raise ConfigError(f"{self.root}: split={split!r}: expected one of {known}")
+            return (split,)
+        usual = [name for name in SPLITS if name in self._lists]
+        listed = [name for each in usual for name in self._lists[each]]
+        return tuple(usual) if len(set(listed)) == len(listed) else ()
+
+    def _found_classes(self) -> tuple[str, ...]:
+        names = {
+            _class_name(each)
+            for path in Path(self.root, _ANNOTATIONS).glob("*.xml")
+            for each in _objects_or_none(self.root, path.stem)
+        }
+        return tuple(sorted(names - {""}))
+
+    def _label(self, element: ElementTree.Element, source: str) -> int:
+        name = _class_name(element)
+        if name not in self._numbers:
+            raise BadImage(
+                f"class {name!r:.60}: expected one of the {len(self.classes)} class names",
+                source=source,
+            )
+        return self._numbers[name]
+
+
+def looks_like(path: Path) -> str:
+    """Why this is Pascal VOC, or an empty string."""
+    for folder in _candidates(path):
+        return f"Pascal VOC ({folder.name}/{_ANNOTATIONS} and {folder.name}/{_IMAGES})"
+    return ""
+
+
+def _candidates(path: Path) -> list[Path]:
+    """The folder itself, or folders inside it, with annotations and images."""
+    if not path.is_dir():
+        return []
+    folders = [path, *sorted(path.glob("VOC*")), *sorted(path.glob("VOCdevkit/VOC*"))]
+    return [
+        folder
+        for folder in folders
+        if (folder / _IMAGES).is_dir() and next((folder / _ANNOTATIONS).glob("*.xml"), None)
+    ]
+
+
+def _voc_folder(path: Path) -> Path:
+    found = _candidates(path)
+    if len(found) != 1:
+        shown = ", ".join(str(folder) for folder in found) or "none"
+        raise ConfigError(
+            f"{path}: expected one folder with {_ANNOTATIONS}/ and {_IMAGES}/, found {shown}"
+        )
+    return found[0]
+
+
+def _read_lists(root: Path) -> dict[str, frozenset[str]]:
+    """The image names of each list in ImageSets/Main; lists per class (cat_train.txt) are left out."""
+    lists = {}
+    for path in sorted((root / _SETS).glob("*.txt")):
+        if "_" in path.stem:
+            continue
+        try:
+            text = read_bounded(root, f"{_SETS}/{path.name}").decode()
+        except (BadImage, UnicodeDecodeError) as error:
+            raise ConfigError(f"{path}: cannot be read: {error}") from None
+        lists[path.stem] = frozenset(line.split()[0] for line in text.splitlines() if line.split())
+    return lists
+
+
+def _objects(root: Path, stem: str) -> list[ElementTree.Element]:
+    """The objects in the annotation file of an image. Raises BadImage if it is damaged."""
+    name = f"{_ANNOTATIONS}/{stem}.xml"
+    data = read_bounded(root, name, limit=_MAX_XML_BYTES)
+    if b"<!DOCTYPE" in data or b"<!ENTITY" in data:
+        raise BadImage("contains a DOCTYPE or an entity, expected plain XML", source=name)
+    try:
+        return ElementTree.fromstring(data).findall("object")  # noqa: S314 - without entities
+    except (ElementTree.ParseError, ValueError, LookupError) as error:
+        raise BadImage(f"not XML: {error}", source=name) from None
+
+
+def _objects_or_none(root: Path, stem: str) -> list[ElementTree.Element]:
+    """Like ``_objects``; the packer reports a damaged file when it loads the sample."""
+    try:
+        return _objects(root, stem)
+    except BadImage:
+        return []
+
+
+def _class_name(element: ElementTree.Element) -> str:
+    return (element.findtext("name") or "").strip()
+
+
+def _box(element: ElementTree.Element, source: str) -> tuple[float, float, float, float]:
+    words = [element.findtext(f"bndbox/{key}", "") for key in ("xmin", "ymin", "xmax", "ymax")]
+    try:
+        x1, y1, x2, y2 = map(float, words)
+    except ValueError:
+        raise BadImage(f"bndbox: expected 4 numbers, found {words}", source=source) from None
+    if not (np.isfinite([x1, y1, x2, y2]).all() and x1 <= x2 and y1 <= y2):
+        raise BadImage(
+            f"bndbox: expected xmin <= xmax and ymin <= ymax, found {words}", source=source
+        )
+    return x1 - 1, y1 - 1, x2, y2

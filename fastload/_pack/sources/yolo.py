@@ -1,0 +1,300 @@
+"""YOLO detection: images, one text file of boxes per image, and a ``data.yaml`` with class names.
+
+Two layouts are known: ``images/[split/]NAME.jpg`` with ``labels/[split/]NAME.txt`` (Ultralytics), and
+``split/images/NAME.jpg`` with ``split/labels/NAME.txt`` (Roboflow).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastload._pack.files import is_image_name, printable, raw_name, read_bounded, walk
+from fastload._pack.pillow import upright_size
+from fastload._pack.sources.base import (
+    Encoded,
+    Info,
+    Ref,
+    Sample,
+    Value,
+    raise_if_refused,
+    refused,
+)
+from fastload._pack.sources.folder import SPLITS
+from fastload._store.fields import Field
+from fastload.errors import BadImage, ConfigError, MissingPart
+
+_MAX_LABEL_BYTES = 4 << 20
+_MAX_YAML_BYTES = 1 << 20
+_TOLERANCE = 0.01  # of the image: rounding puts edges slightly outside
+
+
+@dataclass(frozen=True, slots=True)
+class _Split:
+    name: str  # "" if the dataset has no splits
+    images: str  # folder, raw and relative to the root
+    labels: str
+
+
+class YoloSource:
+    """Images with boxes in pixels (x1 y1 x2 y2) and class numbers.
+
+    An image without a label file has no boxes. A polygon (segmentation label) becomes its bounding
+    box. Keypoints become a list of points, one entry per box.
+
+    Args:
+        path: Folder of the dataset, or its ``data.yaml``.
+        split: Only this split. Default: all splits, with their number in the field ``split``.
+        classes: Class names in the order of their numbers. Default: ``names`` in ``data.yaml``.
+    """
+
+    name = "yolo"
+    thread_safe = True
+
+    def __init__(self, path: str | Path, *, split: str = "", classes: Sequence[str] = ()) -> None:
+        place = Path(path)
+        self.root = place.parent if place.is_file() else place
+        config = _read_config(_config_file(place), needed=not classes)
+        self.classes = tuple(classes) or _class_names(config)
+        self._keypoint_shape = _keypoint_shape(config)
+        self._splits = _wanted(_find_splits(self.root), split, self.root)
+        names = tuple(each.name for each in self._splits if each.name)
+        self.fields = (
+            Field("image", "image"),
+            Field("boxes", "boxes"),
+            Field("labels", "array"),
+            *([Field("keypoints", "points", list=True)] if self._keypoint_shape else []),
+            *([Field("split", "int", classes=names)] if names else []),
+        )
+        self.info: Info = {
+            "categories": [{"id": i, "name": name} for i, name in enumerate(self.classes)]
+        }
+
+    def refs(self) -> Iterator[Ref]:
+        """Yields the split number and the path of each image."""
+        found = False
+        for number, split in enumerate(self._splits):
+            for entry in walk(self.root, below=split.images):
+                if not is_image_name(entry.path):
+                    continue
+                found = True
+                shown = printable(entry.path)
+                yield refused(shown, entry.refused) if entry.refused else [number, shown]
+        if not found:
+            raise ConfigError(f"{self.root}: no image in {self._splits[0].images or '.'}")
+
+    def load(self, ref: Ref) -> Sample:
+        """Returns one image with its boxes."""
+        raise_if_refused(ref)
+        if not isinstance(ref, list) or len(ref) != 2:
+            raise ConfigError(f"{self.root}: {ref!r:.60} is not a sample of this source")
+        number = int(str(ref[0]))
+        shown = str(ref[1])
+        split = self._splits[number]
+        path = raw_name(shown)
+        image = Encoded(read_bounded(self.root, path), shown)
+        rows = self._label_rows(split, path)
+        size = upright_size(image.data) if rows else None
+        values: dict[str, Value] = {"image": image, **self._labels(rows, size, shown)}
+        if split.name:
+            values["split"] = number
+        return Sample(values, source=shown)
+
+    def _label_rows(self, split: _Split, path: str) -> list[list[str]]:
+        """The words of each line in the label file of an image."""
+        below = path[len(split.images) :].lstrip("/") if split.images else path
+        file = Path(split.labels, below).with_suffix(".txt").as_posix()
+        if not Path(self.root, file).is_file():
+            return []
+        try:
+            data = read_bounded(self.root, file, limit=_MAX_LABEL_BYTES)
+            return [line.split() for line in data.decode().splitlines() if line.strip()]
+        except UnicodeDecodeError:
+            raise BadImage("not UTF-8 text, expected one box per line", source=file) from None
+        except BadImage as error:
+            if error.why.startswith("is empty"):
+                return []
+            raise
+
+    def _labels(
+        self, rows: list[list[str]], size: tuple[int, int] | None, source: str
+    ) -> dict[str, Value]:
+        numbers: list[int] = []
+        boxes: list[NDArray[np.float64]] = []
+        keypoints: list[NDArray[np.float32]] = []
+        # Without a size the image cannot be decoded, and the packer reports the reason.
+        scale = np.array(size or (1, 1), np.float64)
+        for row in rows:
+            number, box, points = self._parse_row(row, source)
+            numbers.append(number)
+            boxes.append(np.clip(box, 0, 1) * np.tile(scale, 2))
+            if points is not None:
+                points[:, :2] *= scale
+                keypoints.append(points.astype(np.float32))
+        values: dict[str, Value] = {
+            "boxes": np.asarray(boxes, np.float32).reshape(-1, 4),
+            "labels": np.asarray(numbers, np.int64),
+        }
+        if self._keypoint_shape:
+            values["keypoints"] = keypoints
+        return values
+
+    def _parse_row(
+        self, row: list[str], source: str
+    ) -> tuple[int, NDArray[np.float64], NDArray[np.float64] | None]:
+        """Class number, box and keypoints of a line, in shares of the image size."""
+        shown = f"label line {' '.join(row)!r:.60}"
+        try:
+            number = int(row[0])
+            values = np.array([float(word) for word in row[1:]])
+        except ValueError:
+            raise BadImage(f"{shown}: expected numbers", source=source) from None
+        if number < 0 or (self.classes and number >= len(self.classes)):
+            raise BadImage(
+                f"{shown}: class {number}, expected 0 to {len(self.classes) - 1}", source=source
+            )
+        points = None
+        if self._keypoint_shape:
+            count, width = self._keypoint_shape
+            if len(values) != 4 + count * width:
+                raise BadImage(
+                    f"{shown}: {len(row)} values, expected {5 + count * width} "
+                    f"(a box and {count} keypoints of {width} values)",
+                    source=source,
+                )
+            points = values[4:].reshape(count, width)
+            values = values[:4]
+        if len(values) != 4 and (len(values) < 6 or len(values) % 2):
+            raise BadImage(
+                f"{shown}: {len(row)} values, expected 5 (class, center x, center y, width, "
+                "height) or a polygon",
+                source=source,
+            )
+        if not ((values >= -_TOLERANCE) & (values <= 1 + _TOLERANCE)).all():
+            raise BadImage(
+                f"{shown}: expected coordinates between 0 and 1 (shares of the image size)",
+                source=source,
+            )
+        if len(values) == 4:
+            center = values[:2]
+            half = values[2:] / 2
+            return number, np.concatenate([center - half, center + half]), points
+        corners = values.reshape(-1, 2)
+        return number, np.concatenate([corners.min(axis=0), corners.max(axis=0)]), None
+
+
+def looks_like(path: Path) -> str:
+    """Why this is a YOLO dataset, or an empty string."""
+    if path.is_file():
+        return f"YOLO ({path.name} with names)" if _is_config(path) else ""
+    for split in _find_splits(path):
+        labels = Path(path, split.labels)
+        if next(labels.rglob("*.txt"), None) is not None:
+            return f"YOLO ({split.images} and {split.labels})"
+    return ""
+
+
+def _find_splits(root: Path) -> list[_Split]:
+    if not root.is_dir():
+        return []
+    if (root / "images").is_dir() and (root / "labels").is_dir():
+        inner = [name for name in _folders(root / "images") if (root / "labels" / name).is_dir()]
+        if not inner:
+            return [_Split("", "images", "labels")]
+        return [_Split(name, f"images/{name}", f"labels/{name}") for name in inner]
+    return [
+        _Split(name, f"{name}/images", f"{name}/labels")
+        for name in _folders(root)
+        if (root / name / "images").is_dir() and (root / name / "labels").is_dir()
+    ]
+
+
+def _folders(root: Path) -> list[str]:
+    """Names of the visible subfolders: splits in the usual order first, then by name."""
+    names = sorted(
+        each.name for each in root.iterdir() if each.is_dir() and not each.name.startswith(".")
+    )
+    usual = [name for name in SPLITS if name in names]
+    return usual + [name for name in names if name not in usual]
+
+
+def _wanted(splits: list[_Split], split: str, root: Path) -> list[_Split]:
+    if not splits:
+        raise ConfigError(
+            f"{root}: no images and labels found. Expected images/ and labels/, or these two "
+            "inside train/, val/ and test/"
+        )
+    if not split:
+        return splits
+    chosen = [each for each in splits if each.name == split]
+    if not chosen:
+        names = ", ".join(each.name for each in splits if each.name) or "none"
+        raise ConfigError(f"{root}: split={split!r}: expected one of {names}")
+    return chosen
+
+
+def _config_file(place: Path) -> Path | None:
+    if place.is_file():
+        return place
+    files = sorted(place.glob("*.yaml")) + sorted(place.glob("*.yml")) if place.is_dir() else []
+    named = [file for file in files if _is_config(file)]
+    if len(named) > 1:
+        shown = ", ".join(file.name for file in named)
+        raise ConfigError(f"{place}: {shown} all have names. Pass the path of one of them")
+    return named[0] if named else None
+
+
+def _is_config(path: Path) -> bool:
+    if path.suffix.lower() not in (".yaml", ".yml"):
+        return False
+    try:
+        data = read_bounded(path.resolve().parent, path.resolve().name, limit=_MAX_YAML_BYTES)
+    except BadImage:
+        return False
+    return any(line.startswith(b"names:") for line in data.splitlines())
+
+
+def _read_config(path: Path | None, *, needed: bool) -> dict[str, Any]:
+    if path is None:
+        return {}
+    try:
+        import yaml
+    except ImportError:
+        if not needed:
+            return {}
+        raise MissingPart(
+            f"reading {path} needs PyYAML. Run: pip install pyyaml, or pass the class names with "
+            "--classes A,B,..."
+        ) from None
+    real = path.resolve()
+    try:
+        config = yaml.safe_load(read_bounded(real.parent, real.name, limit=_MAX_YAML_BYTES))
+    except (BadImage, yaml.YAMLError, RecursionError) as error:
+        raise ConfigError(f"{path}: cannot be read as YAML: {error}") from None
+    return config if isinstance(config, dict) else {}
+
+
+def _class_names(config: dict[str, Any]) -> tuple[str, ...]:
+    names = config.get("names", ())
+    if isinstance(names, dict):
+        if sorted(names) != list(range(len(names))):
+            raise ConfigError(f"data.yaml: names: expected the keys 0 to {len(names) - 1}")
+        names = [names[number] for number in range(len(names))]
+    if not isinstance(names, (list, tuple)):
+        raise ConfigError(f"data.yaml: names={names!r:.60}: expected a list or a mapping")
+    return tuple(map(str, names))
+
+
+def _keypoint_shape(config: dict[str, Any]) -> tuple[int, int] | None:
+    shape = config.get("kpt_shape")
+    if shape is None:
+        return None
+    match shape:
+        case [int(count), (2 | 3) as width] if count > 0:
+            return count, width
+    raise ConfigError(f"data.yaml: kpt_shape={shape!r:.60}: expected [count, 2 or 3]")
