@@ -264,7 +264,7 @@ class StageStats:
 @public()
 @dataclass(frozen=True, slots=True)
 class LoaderStats:
-    """Throughput and stage times of a loader, since it was created or since ``reset``.
+    """Throughput and stage times of a loader, since it was created.
 
     ``finish`` is the time to write an image into the batch plus its share of the Python work on the
     batch: labels, color operations and your ``collate_fn``. ``wait`` is how long the trainer waits for

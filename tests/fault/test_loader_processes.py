@@ -122,7 +122,7 @@ def test_an_iterator_raises_in_a_forked_child(packed: Path) -> None:
             os._exit(0)
     os.waitpid(pid, 0)
     os.close(writing)
-    assert b"call iter(loader) in this one" in os.read(reading, 1000)
+    assert b"call iter(loader) in this process" in os.read(reading, 1000)
     os.close(reading)
     assert len(list(iterator)) == 5
 
