@@ -1,7 +1,8 @@
-"""The `fastload` command: one module per command, each with `add(commands)` and a function that returns the exit code.
+"""The command ``fastload``. Each module has ``add(commands)`` and a function that returns the exit code.
 
-Exit codes: 0 done, 1 the thing checked is bad or could not be done, 2 used wrongly, 130 interrupted.
-argparse, not typer: typer 0.29 replaced click by a private copy, and a command line must not break with such news.
+Exit codes: 0 success, 1 a check failed or the work could not be done, 2 wrong usage, 130 interrupted.
+The parser is argparse: typer 0.29 replaced click with a private copy, and such changes must not
+break the command line.
 """
 
 from __future__ import annotations
@@ -20,20 +21,18 @@ COMMANDS = ("pack", "verify", "inspect", "bench", "selftest", "monitor", "doctor
 
 
 def parser() -> argparse.ArgumentParser:
-    """The whole command line. `--debug` may stand anywhere: main() removes it before parsing."""
+    """Returns the parser. ``main`` removes ``--debug`` first, so that it may be at any position."""
     top = argparse.ArgumentParser(
         prog="fastload",
-        description="Takes the waiting out of training: packs image datasets and feeds them, decoded, to PyTorch.",
-        epilog="Start with: fastload demo. Every command: --help shows an example, --debug the traceback of an error.",
+        description="Packs image datasets and loads them for PyTorch training without data stalls.",
+        epilog="Start with 'fastload demo'. 'fastload COMMAND --help' shows options and examples.",
     )
     top.add_argument(
         "--version",
         action="store_true",
-        help="print the version and whether the native core is here",
+        help="print the version and the status of the native core",
     )
-    top.add_argument(
-        "--debug", action="store_true", help="show the traceback of an error; may stand anywhere"
-    )
+    top.add_argument("--debug", action="store_true", help="print the traceback of an error")
     commands = top.add_subparsers(dest="command", metavar="COMMAND")
     for name in COMMANDS:
         importlib.import_module(f"fastload._cli.{name}").add(commands)
@@ -42,7 +41,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line `argv` (the process's own by default) and returns the exit code."""
+    """Runs the command line ``argv`` (default: ``sys.argv``) and returns the exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in words
     try:
@@ -50,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         sys.stderr.write("fastload: interrupted\n")
         return 130
-    except BrokenPipeError:  # `fastload inspect ... | head`: the reader has seen enough
+    except BrokenPipeError:  # for example `fastload inspect ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as error:
@@ -63,19 +62,19 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _one_line(error: Exception) -> str:
     if isinstance(error, FastloadError):
         return str(error)
-    if isinstance(error, OSError):  # a file that may not be read, a full disk
-        return f"{error}; --debug shows where"
+    if isinstance(error, OSError):  # such as missing permissions or a full disk
+        return f"{error}. Use --debug to see where."
     reason = " ".join(str(error).split())
-    return f"internal error: {type(error).__name__}: {reason}; --debug shows the traceback"
+    return f"internal error: {type(error).__name__}: {reason}. Use --debug for the traceback."
 
 
 def _run(words: Sequence[str]) -> int:
     top = parser()
     try:
         options, unknown = top.parse_known_args(words)
-        if unknown:  # said by the command it was meant for, with that one's options, not by the top
+        if unknown:  # reported by the parser of the command, with the usage of that command
             getattr(options, "own", top).error(f"unrecognized arguments: {' '.join(unknown)}")
-    except SystemExit as stop:  # --help, or a usage error that argparse has printed
+    except SystemExit as stop:  # --help, or a usage error that argparse has already printed
         return stop.code if isinstance(stop.code, int) else 2
     if options.version:
         print(f"fastload {__version__}\n{native_status()}")

@@ -1,15 +1,17 @@
-"""`fastload bench decode|load|io`: what this machine can do with a dataset."""
+"""The command ``fastload bench decode|load|io``."""
 
 from __future__ import annotations
 
 import argparse
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Any
 
 from fastload._cli.options import (
     Commands,
     add_command,
+    add_dataset,
     byte_size,
     duration,
     image_size,
@@ -18,203 +20,171 @@ from fastload._cli.options import (
 from fastload._cli.output import ProgressLine, print_json
 from fastload.errors import ConfigError
 
-if TYPE_CHECKING:
-    from fastload._common.tables import Table
+Options = dict[str, dict[str, Any]]  # flag → arguments of argparse's add_argument
 
 _SECONDS = duration("seconds", least=1e-3, most=3.6e6, range_text="0.001 or more")
 _MILLISECONDS = duration("milliseconds", least=0.0, most=3.6e6, range_text="0 or more")
-
-
-class Report(Protocol):
-    """What each of the three benchmarks returns."""
-
-    def table(self) -> Table: ...
-    def as_json(self) -> dict[str, object]: ...
+_NUMBER: dict[str, Any] = {"type": whole_number(1), "metavar": "N"}
+_SIZE: dict[str, Any] = {"type": image_size, "metavar": "HxW"}
+_FIELD: Options = {"--field": {"metavar": "NAME", "help": "image field (default: the first)"}}
+_DECODE: Options = {
+    "--size": {
+        **_SIZE,
+        "action": "append",
+        "help": "output size for whole images; can be repeated (default: 256)",
+    },
+    "--crop": {**_SIZE, "default": (224, 224), "help": "size of the random crops (default: 224)"},
+    "--exact": {
+        "choices": ("off", "on", "both"),
+        "default": "both",
+        "help": "decode at full resolution before resizing (default: both)",
+    },
+    "--threads": {
+        **_NUMBER,
+        "action": "append",
+        "help": "number of threads; can be repeated (default: 1, 2, 4, ... all cores)",
+    },
+    "--backend": {
+        "action": "append",
+        "metavar": "NAME",
+        "help": "decode backend; can be repeated (default: all that run on this machine)",
+    },
+    **_FIELD,
+    "--samples": {**_NUMBER, "help": "number of samples (default: 256)"},
+    "--plot": {
+        "type": Path,
+        "metavar": "OUT",
+        "help": "write scaling curves to a .html, .svg or .png file",
+    },
+}
+_LOAD: Options = {
+    "--against": {
+        "nargs": "+",
+        "metavar": ("torch", "FOLDER"),
+        "help": "also measure a torch DataLoader over image files",
+    },
+    "--compute": {
+        "type": _MILLISECONDS,
+        "default": 0.0,
+        "metavar": "MS",
+        "help": "time that the consumer computes per batch (default: 0)",
+    },
+    "--busy": {"action": "store_true", "help": "the consumer computes on the CPU, not on a GPU"},
+    "--batch-size": {**_NUMBER, "default": 64, "help": "samples per batch (default: %(default)s)"},
+    "--size": {**_SIZE, "default": (224, 224), "help": "size of the random crops (default: 224)"},
+    "--workers": {
+        "type": whole_number(0),
+        "action": "append",
+        "metavar": "N",
+        "help": "torch worker processes; can be repeated (default: 0, 1, 2, 4, ... all cores)",
+    },
+    "--threads": {**_NUMBER, "help": "fastload decode threads (default: chosen by the loader)"},
+    **_FIELD,
+    "--samples": {
+        **_NUMBER,
+        "default": 2000,
+        "help": "without FOLDER: number of images exported as files (default: %(default)s)",
+    },
+}
+_IO: Options = {
+    "--bytes": {
+        "type": byte_size,
+        "metavar": "SIZE",
+        "help": "maximum amount to read per measurement (default: 512MiB)",
+    },
+    "--readers": {
+        **_NUMBER,
+        "action": "append",
+        "help": "number of readers; can be repeated (default: 1, 2, 4, 8, 16)",
+    },
+    "--warm-only": {"action": "store_true", "help": "do not drop the files from the page cache"},
+    "--plot": {
+        "type": Path,
+        "metavar": "OUT",
+        "help": "write MB/s over readers to a .html, .svg or .png file",
+    },
+}
 
 
 def add(commands: Commands) -> None:
     bench = add_command(
         commands,
         "bench",
-        "what this machine can do with a dataset",
-        "Measures decoding, the whole loader, or the disk, with a packed dataset; says in one sentence what the limit is.",
+        "measure decoding, loading or the disk with a dataset",
+        "Measures decoding, the whole loader, or the disk with a packed dataset, and reports the\n"
+        "bottleneck in one sentence.",
         examples="""fastload bench decode packed/train --size 256 --plot scaling.html
         fastload bench load packed/train --against torch --compute 50
         fastload bench io packed/train""",
         json_help="",
     )
     kinds = bench.add_subparsers(dest="kind", metavar="decode|load|io", required=True)
-    _add_decode(kinds)
-    _add_load(kinds)
-    _add_io(kinds)
+    _add_benchmark(
+        add_command(
+            kinds,
+            "decode",
+            "images/s of every decode backend",
+            "Decodes images of the dataset with every backend that runs on this machine and with 1, 2,\n"
+            "4, ... threads: as stored, as random crops, and resized. Reports median and quartiles over\n"
+            "interleaved rounds, after a warm-up.",
+            examples="fastload bench decode packed/train --size 256 --size 640x960 --plot scaling.png",
+        ),
+        run_decode,
+        _DECODE,
+        rounds=5,
+        seconds="minimum seconds per measurement (default: 0.5)",
+    )
+    _add_benchmark(
+        add_command(
+            kinds,
+            "load",
+            "images/s of the whole loader, also compared with torch",
+            "Loads random crops for a consumer that computes for a given time per batch. --against torch\n"
+            "also measures a torch DataLoader that decodes with Pillow, with several worker counts, over\n"
+            "FOLDER or over the dataset's images exported as files.",
+            examples="fastload bench load packed/train --against torch imagenet/train --compute 50 "
+            "--batch-size 128",
+        ),
+        run_load,
+        _LOAD,
+        rounds=3,
+        seconds="seconds per measurement (default: 4)",
+    )
+    _add_benchmark(
+        add_command(
+            kinds,
+            "io",
+            "read throughput of the disk",
+            "Reads the shards sequentially, block-shuffled (like the loader) and record by record, with\n"
+            "1 to 16 readers. Measures with a warm and a cold page cache, and compares with the raw speed\n"
+            "of the disk.",
+            examples="fastload bench io packed/train --bytes 4GiB --plot disk.html",
+        ),
+        run_io,
+        _IO,
+        rounds=3,
+        seconds="maximum seconds per measurement (default: 3)",
+    )
 
 
-def _add_common(
-    parser: argparse.ArgumentParser, *, rounds: int, seconds: float, seconds_help: str
+def _add_benchmark(
+    parser: argparse.ArgumentParser,
+    run: Callable[[argparse.Namespace], int],
+    options: Options,
+    *,
+    rounds: int,
+    seconds: str,
 ) -> None:
-    parser.add_argument(
-        "dataset", metavar="DATASET", type=Path, help="folder that fastload pack wrote"
-    )
-    parser.add_argument(
-        "--rounds",
-        type=whole_number(1),
-        metavar="N",
-        help=f"interleaved rounds that count (default: {rounds})",
-    )
-    parser.add_argument(
-        "--seconds",
-        type=_SECONDS,
-        metavar="S",
-        help=f"{seconds_help} (default: {seconds:g})",
-    )
-    parser.add_argument(
-        "--quick", action="store_true", help="a first impression: fewer and shorter rounds"
-    )
-
-
-def _add_decode(kinds: Commands) -> None:
-    decode = add_command(
-        kinds,
-        "decode",
-        "images/s of every backend that runs here",
-        "Decodes images of the dataset with each backend that runs here, with 1, 2, 4 ... threads: as stored, as random\n"
-        "crops, and resized. Warm-up does not count; rounds are interleaved; median and quartiles are shown.",
-        examples="fastload bench decode packed/train --size 256 --size 640x960 --plot scaling.png",
-    )
-    _add_common(decode, rounds=5, seconds=0.5, seconds_help="shortest time of one measurement")
-    decode.add_argument(
-        "--size",
-        type=image_size,
-        action="append",
-        metavar="HxW",
-        help="resize whole images to this; may be given again (default: 256)",
-    )
-    decode.add_argument(
-        "--crop",
-        type=image_size,
-        default=(224, 224),
-        metavar="HxW",
-        help="of the random crops (default: 224)",
-    )
-    decode.add_argument(
-        "--exact",
-        choices=("off", "on", "both"),
-        default="both",
-        help="decode at full scale before resizing (default: both)",
-    )
-    decode.add_argument(
-        "--threads",
-        type=whole_number(1),
-        action="append",
-        metavar="N",
-        help="may be given again (default: 1, 2, 4 ... all cores)",
-    )
-    decode.add_argument(
-        "--backend",
-        action="append",
-        metavar="NAME",
-        help="may be given again (default: all that run here)",
-    )
-    decode.add_argument("--field", metavar="NAME", help="which image field (default: the first)")
-    decode.add_argument(
-        "--samples", type=whole_number(1), metavar="N", help="how many samples (default: 256)"
-    )
-    decode.add_argument(
-        "--plot", type=Path, metavar="OUT", help="scaling curves as .html, .svg or .png"
-    )
-    decode.set_defaults(run=run_decode)
-
-
-def _add_load(kinds: Commands) -> None:
-    load = add_command(
-        kinds,
-        "load",
-        "the whole loader with a consumer, against the one you have",
-        "Loads random crops for a consumer that computes for a while with each batch. --against torch runs a plain torch\n"
-        "DataLoader beside it, decoding with Pillow, with the worker counts people try, over FOLDER or over the dataset's\n"
-        "images as files.",
-        examples="fastload bench load packed/train --against torch imagenet/train --compute 50 --batch-size 128",
-    )
-    _add_common(load, rounds=3, seconds=4.0, seconds_help="length of one measurement")
-    load.add_argument(
-        "--against",
-        nargs="+",
-        metavar=("torch", "FOLDER"),
-        help="also a torch DataLoader over image files",
-    )
-    load.add_argument(
-        "--compute",
-        type=_MILLISECONDS,
-        default=0.0,
-        metavar="MS",
-        help="how long the consumer computes with a batch (default: 0)",
-    )
-    load.add_argument(
-        "--busy", action="store_true", help="the consumer computes on the CPU, not on a GPU"
-    )
-    load.add_argument(
-        "--batch-size", type=whole_number(1), default=64, metavar="N", help="(default: %(default)s)"
-    )
-    load.add_argument(
-        "--size",
-        type=image_size,
-        default=(224, 224),
-        metavar="HxW",
-        help="of the random crops (default: 224)",
-    )
-    load.add_argument(
-        "--workers",
-        type=whole_number(0),
-        action="append",
-        metavar="N",
-        help="worker processes of torch, may be given again (default: 0, 1, 2, 4 ... all cores)",
-    )
-    load.add_argument(
-        "--threads",
-        type=whole_number(1),
-        metavar="N",
-        help="decode threads of fastload (default: decided by the loader)",
-    )
-    load.add_argument("--field", metavar="NAME", help="which image field (default: the first)")
-    load.add_argument(
-        "--samples",
-        type=whole_number(1),
-        default=2000,
-        metavar="N",
-        help="without FOLDER: most images that are written out as files (default: %(default)s)",
-    )
-    load.set_defaults(run=run_load)
-
-
-def _add_io(kinds: Commands) -> None:
-    io = add_command(
-        kinds,
-        "io",
-        "how fast the disk gives the records",
-        "Reads the shards in sequence, block-shuffled (as the loader does) and record by record at random, with 1 to 16\n"
-        "readers, from memory and cold from the disk (dropped from memory before each measurement; checked), beside\n"
-        "the raw speed of the disk.",
-        examples="fastload bench io packed/train --bytes 4GiB --plot disk.html",
-    )
-    _add_common(io, rounds=3, seconds=3.0, seconds_help="longest time of one measurement")
-    io.add_argument(
-        "--bytes",
-        type=byte_size,
-        metavar="SIZE",
-        help="read at most this much each time (default: 512MiB)",
-    )
-    io.add_argument(
-        "--readers",
-        type=whole_number(1),
-        action="append",
-        metavar="N",
-        help="may be given again (default: 1, 2, 4, 8, 16)",
-    )
-    io.add_argument("--warm-only", action="store_true", help="leave the page cache as it is")
-    io.add_argument(
-        "--plot", type=Path, metavar="OUT", help="MB/s over readers as .html, .svg or .png"
-    )
-    io.set_defaults(run=run_io)
+    """Adds the shared options, whose help depends on ``rounds`` and ``seconds``, and ``options``."""
+    add_dataset(parser)
+    shared: Options = {
+        "--rounds": {**_NUMBER, "help": f"number of interleaved rounds (default: {rounds})"},
+        "--seconds": {"type": _SECONDS, "metavar": "S", "help": seconds},
+        "--quick": {"action": "store_true", "help": "fewer and shorter rounds"},
+    }
+    for flag, settings in {**shared, **options}.items():
+        parser.add_argument(flag, **settings)
+    parser.set_defaults(run=run)
 
 
 def run_decode(options: argparse.Namespace) -> int:
@@ -245,17 +215,7 @@ def run_decode(options: argparse.Namespace) -> int:
             rounds=rounds,
             tick=line.update_of,
         )
-    if options.plot:
-        charts.write_plots(
-            options.plot,
-            "fastload bench decode",
-            report.plots(),
-            x_name="threads",
-            y_name="images/s",
-            notes=[report.conclusion()],
-            tables=[report.table().plain()],
-        )
-    _print_report(options, report)
+    _print_report(options, report, axes=("threads", "images/s"))
     return 0
 
 
@@ -300,10 +260,11 @@ def run_load(options: argparse.Namespace) -> int:
 
 
 def _folder_of(against: list[str]) -> Path | None:
-    """The folder after `--against torch`."""
+    """Returns FOLDER of ``--against torch FOLDER``."""
     if against[0] != "torch" or len(against) > 2:
         raise ConfigError(
-            f"--against {' '.join(against)}: expected 'torch', and perhaps the folder of the original images"
+            f"--against {' '.join(against)}: expected 'torch', optionally followed by the folder of "
+            "the original images"
         )
     return Path(against[1]) if len(against) == 2 else None
 
@@ -318,8 +279,8 @@ def run_io(options: argparse.Namespace) -> int:
     limit = options.bytes or (64 << 20 if options.quick else 512 << 20)
     blocks, files = io.places(dataset, most_bytes=limit)
     if not blocks:
-        raise ConfigError(f"{options.dataset} has no samples: nothing to read")
-    del dataset  # pages that are mapped stay in memory
+        raise ConfigError(f"{options.dataset}: expected at least one sample to read, found none")
+    del dataset  # mapped pages would stay in the page cache
     with ProgressLine("bench io", quiet=options.json) as line:
         report = io.measure(
             blocks,
@@ -331,27 +292,32 @@ def run_io(options: argparse.Namespace) -> int:
             cold=not options.warm_only,
             tick=line.update_of,
         )
-    if options.plot:
-        charts.write_plots(
-            options.plot,
-            "fastload bench io",
-            report.plots(),
-            x_name="readers",
-            y_name="MB/s",
-            notes=[report.conclusion()],
-            tables=[report.table().plain()],
-        )
-    _print_report(options, report)
+    _print_report(options, report, axes=("readers", "MB/s"))
     return 0
 
 
-def _print_report(options: argparse.Namespace, report: Report) -> None:
+def _print_report(
+    options: argparse.Namespace, report: Any, *, axes: tuple[str, str] = ("", "")
+) -> None:
+    """Writes the plot, if requested, and prints the report; ``axes`` are the labels of the plot."""
+    from fastload._tools.bench import charts
     from fastload._tools.bench.machine import in_one_line, machine, own_commit
 
+    plot = getattr(options, "plot", None)
+    if plot:
+        charts.write_plots(
+            plot,
+            f"fastload bench {options.kind}",
+            report.plots(),
+            x_name=axes[0],
+            y_name=axes[1],
+            notes=[report.conclusion()],
+            tables=[report.table().plain()],
+        )
     if options.json:
         print_json({**report.as_json(), "commit": own_commit()})
         return
     print(in_one_line(machine()))
     report.table().show()
-    if getattr(options, "plot", None):
-        print(f"plotted: {options.plot}")
+    if plot:
+        print(f"Wrote {plot}")

@@ -1,11 +1,11 @@
-"""`fastload inspect`: what is in a dataset."""
+"""The command ``fastload inspect``."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
 
-from fastload._cli.options import Commands, add_command, whole_number
+from fastload._cli.options import Commands, add_command, add_dataset, whole_number
 from fastload._cli.output import ProgressLine, print_json
 
 
@@ -13,47 +13,48 @@ def add(commands: Commands) -> None:
     inspect = add_command(
         commands,
         "inspect",
-        "what is in a dataset",
-        "Shows what a packed dataset holds: fields, classes, image sizes, codecs, how it was packed, and what a GPU's\n"
-        "hardware JPEG decoder would take. Or one sample, a contact sheet, or how well an epoch mixes.",
+        "show the contents of a dataset",
+        "Shows fields, classes, image sizes, codecs, pack options, and how many images a hardware JPEG\n"
+        "decoder supports. Alternatively shows one sample, a contact sheet, or the shuffle quality.",
         examples="""fastload inspect packed/train
         fastload inspect packed/train --sheet samples.png --seed 1
         fastload inspect packed/train --shuffle-quality""",
     )
+    add_dataset(inspect)
     inspect.add_argument(
-        "dataset", metavar="DATASET", type=Path, help="folder that fastload pack wrote"
+        "--sample", type=int, metavar="N", help="show sample N; negative numbers count from the end"
     )
-    inspect.add_argument("--sample", type=int, metavar="N", help="show sample number N instead")
     inspect.add_argument(
         "--sheet",
         type=Path,
         metavar="OUT.png",
-        help="write a page of random samples with their labels drawn",
+        help="write a contact sheet of random samples with their labels",
     )
     inspect.add_argument(
         "--seed",
         type=int,
         default=0,
-        help="which samples stand on the sheet (default: %(default)s)",
+        metavar="N",
+        help="seed that selects the samples of --sheet (default: %(default)s)",
     )
     inspect.add_argument(
         "--count",
         type=whole_number(1),
         default=24,
         metavar="N",
-        help="how many (default: %(default)s)",
+        help="number of samples of --sheet (default: %(default)s)",
     )
     inspect.add_argument(
         "--shuffle-quality",
         action="store_true",
-        help="how well samples mix, as packed and in an epoch",
+        help="show how well samples are mixed, as packed and in an epoch",
     )
     inspect.add_argument(
         "--batch-size",
         type=whole_number(1),
         default=256,
         metavar="N",
-        help="of the class mixture that --shuffle-quality measures (default: %(default)s)",
+        help="samples per batch for --shuffle-quality (default: %(default)s)",
     )
     inspect.set_defaults(run=run)
 

@@ -68,13 +68,13 @@ def add(commands: Commands) -> None:
         "--out",
         type=Path,
         metavar="FILE",
-        help="write the window with all samples, for --compare, doctor and report",
+        help="write the window with all measurements, for --compare, doctor and report",
     )
     monitor.add_argument(
         "--gate",
         type=Path,
         metavar="FILE",
-        help="wait until the run that writes this metrics.jsonl is steady, then measure",
+        help="wait until the run that writes this metrics.jsonl is steady before measuring",
     )
     monitor.add_argument(
         "--gate-iter",

@@ -1,9 +1,10 @@
-"""What the commands share: the parser of a command, and types of options."""
+"""Shared parts of the commands: their parsers and the types of their options."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -23,10 +24,10 @@ def add_command(
     examples: str,
     json_help: str = "print the result as JSON",
 ) -> argparse.ArgumentParser:
-    """A command with the two things that every command has: examples in its help, and ``--json``.
+    """Adds a command with examples in its help and the option ``--json``.
 
-    ``examples`` are the lines of the epilog, one command per line. No ``json_help``: no ``--json``
-    (a command that only has subcommands).
+    ``examples`` has one command per line. An empty ``json_help`` omits ``--json``, for a command that
+    has only subcommands.
     """
     lines = "\n         ".join(line.strip() for line in examples.strip().splitlines())
     command = commands.add_parser(
@@ -34,26 +35,32 @@ def add_command(
         help=summary,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         description=description,
-        epilog=f"Example: {lines}\n\n--debug shows the traceback of an error.",
+        epilog=f"Example: {lines}\n\n--debug prints the traceback of an error.",
     )
     if json_help:
         command.add_argument("--json", action="store_true", help=json_help)
     return command
 
 
+def add_dataset(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "dataset", metavar="DATASET", type=Path, help="folder written by fastload pack"
+    )
+
+
 def whole_number(least: int) -> Callable[[str], int]:
-    """``type=`` of an option that is a whole number, ``least`` or more."""
+    """Returns an argparse type for integers of at least ``least``."""
 
     def parse(text: str) -> int:
         if not text.isdecimal() or int(text) < least:
-            raise argparse.ArgumentTypeError(f"{text!r}: expected a number, {least} or more")
+            raise argparse.ArgumentTypeError(f"{text!r}: expected an integer, {least} or more")
         return int(text)
 
     return parse
 
 
 def duration(unit: str, *, least: float, most: float, range_text: str) -> Callable[[str], float]:
-    """``type=`` of an option in seconds or milliseconds, ``least`` to ``most``."""
+    """Returns an argparse type for ``least`` to ``most`` seconds or milliseconds."""
 
     def parse(text: str) -> float:
         try:

@@ -1,4 +1,4 @@
-"""How the commands show results and progress."""
+"""Prints results and progress of the commands."""
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ if TYPE_CHECKING:
 
 
 def print_json(value: Mapping[str, object]) -> None:
-    """One JSON object on stdout (``--json``)."""
     print(json.dumps(value, indent=2, ensure_ascii=False))
 
 
 class ProgressLine:
-    """A progress bar on a terminal, a plain line every ``every_s`` seconds elsewhere; always on stderr.
+    """Shows progress on stderr: a bar on a terminal, otherwise a line every ``every_s`` seconds.
 
-    Use it as a context manager; ``update(done, note)`` may be called as often as you like.
+    Use it as a context manager. ``update`` limits its output, so it may be called for every item.
     """
 
     def __init__(
@@ -56,7 +55,6 @@ class ProgressLine:
             self._bar.stop()
 
     def update(self, done: int, note: str = "") -> None:
-        """``done`` of the total; ``note`` follows the bar."""
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, completed=done, total=self.total, note=note)
             return
@@ -69,6 +67,6 @@ class ProgressLine:
             sys.stderr.flush()
 
     def update_of(self, done: int, total: int) -> None:
-        """The same where the total becomes known with the first step."""
+        """Like ``update``, with a new total."""
         self.total = total
         self.update(done)

@@ -53,5 +53,5 @@ def run(options: argparse.Namespace) -> int:
     else:
         print(diagnosis.verdict)
         for path in written:
-            print(f"written: {path}")
+            print(f"Wrote {path}")
     return 0

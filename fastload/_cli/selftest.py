@@ -1,4 +1,4 @@
-"""`fastload selftest`: do the GPU backends give right pixels on this machine?"""
+"""The command ``fastload selftest``."""
 
 from __future__ import annotations
 
@@ -17,38 +17,42 @@ if TYPE_CHECKING:
 
 def add(commands: Commands) -> None:
     listing = "\n".join(f"  {entry.number} {entry.name:12} {entry.what}" for entry in CATALOG)
-    named = f"only this one of {', '.join(NAMES[1:])} ({NAMES[0]} is always told); may be repeated (default: all but roi)"
+    stage_help = (
+        f"run only this stage: {', '.join(NAMES[1:])} ({NAMES[0]} always runs); can be repeated "
+        "(default: all except roi)"
+    )
     selftest = add_command(
         commands,
         "selftest",
-        "prove the GPU backends on this machine",
-        "Compares the GPU backends with the CPU, each stage in a process of its own, so that a crash or a hang is a result.\n"
-        "What passes is noted: the loader uses the GPU's JPEG engine only where it has passed with this GPU, driver and\n"
-        "versions."
-        f" Exit code: 0 fine, 1 something failed or is missing, 2 used wrongly.\n\nStages:\n{listing}",
+        "test the GPU backends on this machine",
+        "Compares the GPU backends with the CPU. Each stage runs in a separate process, so that a crash\n"
+        "or a hang is also a result. The results are recorded: the loader uses the GPU's JPEG engine only\n"
+        "if it has passed with this GPU, driver and package versions.\n"
+        f"Exit code: 0 passed, 1 failed or not available, 2 wrong usage.\n\nStages:\n{listing}",
         examples="fastload selftest --device cuda --dataset packed/train",
         json_help="print the results as JSON",
     )
     selftest.add_argument(
         "--device",
         default="cuda",
-        help="cuda, cuda:N, or cpu: the same backends on the CPU (default: %(default)s)",
+        metavar="DEVICE",
+        help="cuda, cuda:N, or cpu to run the same backends on the CPU (default: %(default)s)",
     )
     selftest.add_argument(
         "--dataset",
         type=Path,
-        metavar="D",
-        help="a packed dataset of yours, for the stages that load",
+        metavar="DATASET",
+        help="packed dataset for the stages that load (default: generated)",
     )
     selftest.add_argument(
         "--backend",
         action="append",
         choices=tuple(GPU_BACKENDS),
         default=[],
-        help="only this one; may be repeated (default: both)",
+        help="test only this backend; can be repeated (default: both)",
     )
     selftest.add_argument(
-        "--stage", action="append", choices=NAMES[1:], default=[], metavar="NAME", help=named
+        "--stage", action="append", choices=NAMES[1:], default=[], metavar="NAME", help=stage_help
     )
     selftest.add_argument(
         "--timeout",
@@ -83,11 +87,11 @@ def run(options: argparse.Namespace) -> int:
             }
         )
         return 0 if good else 1
-    print(f"{'All passed' if good else 'NOT all passed'}; noted in {record.path()}")
+    print(f"{'All passed' if good else 'NOT all passed'}. Recorded in {record.path()}")
     if options.device != "cpu":
         for backend in sorted({result.backend for result in results} - {"-"}):
             allowed = record.hardware_passed(backend, options.device)
-            print(f"{backend}: the JPEG engine {'may be used' if allowed else 'stays off'}")
+            print(f"{backend}: JPEG engine {'enabled' if allowed else 'disabled'}")
     return 0 if good else 1
 
 
@@ -95,7 +99,8 @@ def _show(result: Result) -> None:
     number = NAMES.index(result.stage)
     seconds = f"{result.seconds:6.1f} s" if result.seconds else " " * 8
     print(
-        f"{number} {result.stage:12} {result.backend:7} {result.verdict:8} {seconds}  {result.summary}",
+        f"{number} {result.stage:12} {result.backend:7} {result.verdict:8} {seconds}  "
+        f"{result.summary}",
         flush=True,
     )
 
@@ -118,6 +123,6 @@ def _factor(text: str) -> float:
         factor = 0.0
     if not 0 < factor < 1e6:
         raise argparse.ArgumentTypeError(
-            f"{text!r}: expected a positive number, 2 for twice the time"
+            f"{text!r}: expected a positive number, for example 2 to double the limits"
         )
     return factor

@@ -1,12 +1,11 @@
-"""`fastload verify`: is a dataset still what was packed?"""
+"""The command ``fastload verify``."""
 
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fastload._cli.options import Commands, add_command, whole_number
+from fastload._cli.options import Commands, add_command, add_dataset, whole_number
 from fastload._cli.output import ProgressLine, print_json
 
 if TYPE_CHECKING:
@@ -17,32 +16,30 @@ def add(commands: Commands) -> None:
     verify = add_command(
         commands,
         "verify",
-        "check every byte of a dataset",
-        "Compares sizes and digests of all files, then reads every record: checksum, number, fields, and whether the\n"
-        "columns agree with it. Names the shard, the record and the original file of whatever is wrong.\n"
-        "Exit code: 0 fine, 1 something is wrong, 2 used wrongly.",
+        "check a dataset for damage",
+        "Compares sizes and digests of all files, then checks every record: checksum, id, fields, and\n"
+        "the values in the columns. Reports shard, record and original file of each fault.\n"
+        "Exit code: 0 no faults, 1 faults found, 2 wrong usage.",
         examples="fastload verify packed/train --deep",
     )
-    verify.add_argument(
-        "dataset", metavar="DATASET", type=Path, help="folder that fastload pack wrote"
-    )
+    add_dataset(verify)
     verify.add_argument(
         "--deep",
         action="store_true",
-        help="also decode every image; a warning of the decoder counts as damage",
+        help="also decode every image and mask; decoder warnings count as faults",
     )
     verify.add_argument(
         "--shard",
         type=whole_number(0),
         metavar="N",
-        help="only shard number N (the columns are checked anyway)",
+        help="check only shard number N, and all columns (default: all shards)",
     )
     verify.add_argument(
         "--jobs",
         type=whole_number(0),
         default=0,
         metavar="N",
-        help="threads (default: every core this process may use)",
+        help="number of threads (default: all cores available to this process)",
     )
     verify.set_defaults(run=run)
 

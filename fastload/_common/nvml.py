@@ -1,10 +1,12 @@
-"""GPUs as the NVIDIA driver's library (NVML) shows them; the only module that opens it.
+"""Reads GPU figures from NVML, the library of the NVIDIA driver. No other module opens NVML.
 
-NVML numbers all GPUs of the machine, torch only those that CUDA_VISIBLE_DEVICES leaves, and in another order: a GPU that is in
-use is therefore opened by its UUID (``open_gpu``). Nothing here raises: what cannot be read is None, and a note says why.
+NVML numbers all GPUs of the machine. torch numbers only the GPUs in CUDA_VISIBLE_DEVICES, in another
+order. A GPU in use is therefore opened by its UUID (``open_gpu``). A quantity that cannot be read is
+None, and a note says why; nothing raises except ``driver_versions``.
 
-A driver may be missing, old (without some functions), hidden by a container, cut up (MIG), or go away while we look. Each quantity has a
-few ways to query it, newest first; a way that the driver or the GPU does not have is not tried again.
+A driver may be missing, too old for some functions, hidden by a container, partitioned (MIG), or
+disappear at runtime. Each quantity has one or more queries, newest first. A query that the driver or
+the GPU does not support is not tried again.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ REASONS = {
     0x80: "power brake",
     0x200: "board limit",
     0x400: "reliability",
-}  # idle, application and display clocks are no throttling
+}  # idle, application and display clocks do not count as throttling
 Value = float | list[str] | None
 Way = Callable[[Any, Any], Value]  # (pynvml, handle) -> value; Any: pynvml has no types
 
@@ -32,7 +34,7 @@ def _reasons(bits: int) -> list[str]:
     return [name for bit, name in REASONS.items() if bits & bit]
 
 
-# The quantity's name in window.json: the ways to query it.
+# Name of the quantity in window.json → its queries, in the order of preference.
 WAYS: dict[str, tuple[Way, ...]] = {
     "util": (lambda nv, h: float(nv.nvmlDeviceGetUtilizationRates(h).gpu),),
     "mem_mb": (
@@ -76,10 +78,10 @@ LABELS = {
     "pcie_rx_mb_s": "PCIe in",
     "pcie_tx_mb_s": "PCIe out",
 }
-SLOW = ("pcie_rx_mb_s", "pcie_tx_mb_s")  # the driver counts for 20 ms before it answers
+SLOW = ("pcie_rx_mb_s", "pcie_tx_mb_s")  # the driver measures for 20 ms per query
 FAST = tuple(name for name in WAYS if name not in (*SLOW, "energy_j", "mem_free_mb"))
 _NEVER = {
-    "AttributeError",  # a binding older than the function
+    "AttributeError",  # nvidia-ml-py is older than the function
     "NVMLError_NotSupported",
     "NVMLError_FunctionNotFound",
     "NVMLError_NoPermission",
@@ -99,7 +101,7 @@ _GONE = {
 
 @dataclass
 class Gpu:
-    """One GPU. ``read`` may be called from several threads; ``gone`` says why it cannot be read any more."""
+    """One GPU. Several threads may call ``read``. ``gone`` says why it can no longer be read."""
 
     index: int
     name: str
@@ -115,7 +117,7 @@ class Gpu:
     )
 
     def read(self, name: str) -> Value:
-        """The quantity now, or None."""
+        """Returns the current value of a quantity, or None."""
         ways = self._ways[name]
         while ways and not self.gone:
             try:
@@ -124,9 +126,9 @@ class Gpu:
                 kind = type(error).__name__
                 if kind in _GONE:
                     self.gone = str(error)
-                    self.notes.append(f"gpu {self.index}: cannot be read any more: {error}")
+                    self.notes.append(f"gpu {self.index}: can no longer be read: {error}")
                 elif kind not in _NEVER:
-                    return None  # this time
+                    return None  # a temporary failure
                 else:
                     ways.pop(0)
                     if not ways:
@@ -134,30 +136,33 @@ class Gpu:
         return None
 
     def number(self, name: str) -> float | None:
-        """The same for quantities that are one number."""
+        """Like ``read``, for quantities that are one number."""
         value = self.read(name)
         return value if isinstance(value, float) else None
 
     def strings(self, name: str) -> list[str] | None:
-        """The same for those that are words."""
+        """Like ``read``, for quantities that are a list of names."""
         value = self.read(name)
         return value if isinstance(value, list) else None
 
     def _missing(self, name: str, why: str) -> str:
         if name == "jpeg":
-            return f"gpu {self.index}: JPEG engine not visible ({why}); decoding on CUDA cores shows as utilization"
+            return (
+                f"gpu {self.index}: JPEG engine utilization is not available ({why}); decoding on "
+                "CUDA cores counts as GPU utilization"
+            )
         if self.mig and name == "util":
-            return f"gpu {self.index}: MIG is on, NVML has no utilization for it ({why})"
-        return f"gpu {self.index}: no {LABELS[name]} ({why})"
+            return f"gpu {self.index}: utilization is not available with MIG ({why})"
+        return f"gpu {self.index}: {LABELS[name]} is not available ({why})"
 
 
 def open_gpus(wanted: Sequence[str] | None = None) -> tuple[list[Gpu], list[str]]:
-    """(GPUs, notes). ``wanted`` are indices or UUIDs (their beginning is enough); None = all."""
+    """Returns (GPUs, notes). ``wanted`` lists indices or UUIDs, or prefixes of UUIDs; None = all."""
     notes: list[str] = []
     try:
         import pynvml
     except ImportError:
-        return [], ["no GPU figures: nvidia-ml-py is not installed: pip install nvidia-ml-py"]
+        return [], ["no GPU figures: nvidia-ml-py is not installed. Run: pip install nvidia-ml-py"]
     try:
         pynvml.nvmlInit()
         count = pynvml.nvmlDeviceGetCount()
@@ -171,27 +176,30 @@ def open_gpus(wanted: Sequence[str] | None = None) -> tuple[list[Gpu], list[str]
             notes.append(f"gpu {index}: cannot be opened: {error}")
     if not count:
         notes.append(
-            "the NVIDIA driver is here, but shows no GPU (in a container: was it started with --gpus?)"
+            "the NVIDIA driver is installed but lists no GPU. In a container, start it with --gpus."
         )
     if wanted is not None:
-        for each in wanted:
-            if not any(_matches(gpu, each) for gpu in gpus):
-                notes.append(
-                    f"--gpus {each}: no such GPU; there are {', '.join(str(gpu.index) for gpu in gpus) or 'none'}"
-                )
+        indices = ", ".join(str(gpu.index) for gpu in gpus) or "none"
+        notes += [
+            f"--gpus {each}: no such GPU; available: {indices}"
+            for each in wanted
+            if not any(_matches(gpu, each) for gpu in gpus)
+        ]
         gpus = [gpu for gpu in gpus if any(_matches(gpu, each) for each in wanted)]
     return gpus, notes
 
 
 def open_gpu(uuid: str) -> tuple[Gpu | None, str]:
-    """(the GPU with this UUID, why there is none). ``fastload._common.cuda.uuid_of`` gives that of a torch device."""
+    """Returns (the GPU with this UUID, why there is none).
+
+    ``fastload._common.cuda.uuid_of`` returns the UUID of a torch device.
+    """
     gpus, notes = open_gpus()
     found = next((gpu for gpu in gpus if _matches(gpu, uuid)), None)
     return found, "" if found is not None else "; ".join(notes) or f"no GPU has the UUID {uuid}"
 
 
 def close_gpus() -> None:
-    """Lets go of the driver."""
     with contextlib.suppress(ImportError):
         import pynvml
 
@@ -201,31 +209,28 @@ def close_gpus() -> None:
 
 def _open(nv: Any, index: int) -> Gpu:
     handle = nv.nvmlDeviceGetHandleByIndex(index)
-    mig = _query(nv, lambda: nv.nvmlDeviceGetMigMode(handle)[0]) == 1
-    name = _query(nv, lambda: _text(nv.nvmlDeviceGetName(handle))) or "NVIDIA GPU"
-    total = _query(nv, lambda: nv.nvmlDeviceGetMemoryInfo(handle).total / 2**20)
     gpu = Gpu(
         index,
-        name,
-        _query(nv, lambda: _text(nv.nvmlDeviceGetUUID(handle))) or "",
-        total,
-        mig,
-        [],
+        name=_query(nv, lambda: _text(nv.nvmlDeviceGetName(handle))) or "NVIDIA GPU",
+        uuid=_query(nv, lambda: _text(nv.nvmlDeviceGetUUID(handle))) or "",
+        mem_total_mb=_query(nv, lambda: nv.nvmlDeviceGetMemoryInfo(handle).total / 2**20),
+        mig=_query(nv, lambda: nv.nvmlDeviceGetMigMode(handle)[0]) == 1,
+        notes=[],
         _nvml=nv,
         _handle=handle,
     )
-    if mig:
+    if gpu.mig:
         parts = _mig_parts(nv, handle)
         gpu.notes.append(
             f"gpu {index}: MIG is on"
             + (f", {len(parts)} instances: {', '.join(parts)}" if parts else "")
-            + "; figures are the whole GPU's where it gives any"
+            + ". Figures are for the whole GPU, if available."
         )
     return gpu
 
 
 def _mig_parts(nv: Any, handle: Any) -> list[str]:
-    """The instances this process may see, with the memory each uses."""
+    """Describes the visible MIG instances and the memory that each uses."""
     found = []
     for number in range(_query(nv, lambda: nv.nvmlDeviceGetMaxMigDeviceCount(handle)) or 0):
         part = _query(
@@ -257,9 +262,8 @@ def _query(nv: Any, query: Callable[[], Any]) -> Any:
 
 
 def _text(value: Any) -> str:
-    return (
-        value.decode(errors="replace") if isinstance(value, bytes) else str(value)
-    )  # bytes before nvidia-ml-py 11.5
+    # nvidia-ml-py returned bytes before version 11.5.
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 
 def _matches(gpu: Gpu, wanted: str) -> bool:
@@ -270,14 +274,17 @@ def _matches(gpu: Gpu, wanted: str) -> bool:
 
 def _no_driver(kind: str, why: str) -> str:
     if kind == "NVMLError_LibraryNotFound":
-        return "no NVIDIA driver here: libnvidia-ml.so.1 not found (in a container: start it with --gpus and the 'utility' capability)"
+        return (
+            "no NVIDIA driver: libnvidia-ml.so.1 not found. In a container, start it with --gpus and "
+            "the 'utility' capability."
+        )
     if kind == "NVMLError_DriverNotLoaded":
-        return f"no NVIDIA driver here: {why} (the library is installed, the kernel module is not loaded)"
-    return f"no GPU figures: NVML says {why!r}"
+        return f"no NVIDIA driver: {why}. The library is installed, but the kernel module is not loaded."
+    return f"no GPU figures: NVML error {why!r}"
 
 
 def driver_version() -> str | None:
-    """Of the driver that ``open_gpus`` found; None where there is none."""
+    """Returns the version of the driver that ``open_gpus`` found, or None."""
     with contextlib.suppress(ImportError):
         import pynvml
 
@@ -287,7 +294,7 @@ def driver_version() -> str | None:
 
 
 def driver_versions() -> tuple[str, tuple[int, int]]:
-    """(driver, newest CUDA it can run). Raises OSError in NVML's words where there is no driver."""
+    """Returns (driver version, newest CUDA version it supports); raises OSError without a driver."""
     import pynvml
 
     try:

@@ -109,7 +109,7 @@ def test_wrong_use_exits_with_2_and_says_what(words: list[str]) -> None:
     assert "Traceback" not in result.stderr
 
 
-def test_an_unknown_option_is_told_by_its_own_command() -> None:
+def test_an_unknown_option_shows_the_usage_of_its_command() -> None:
     result = run("verify", "packed", "--no-such-option", "3")
     assert result.stderr.startswith("usage: fastload verify ")
     assert result.stderr.endswith(
@@ -117,10 +117,10 @@ def test_an_unknown_option_is_told_by_its_own_command() -> None:
     )
 
 
-def test_no_pictures_are_no_demo() -> None:
+def test_demo_with_zero_images_is_a_usage_error() -> None:
     result = run("demo", "--images", "0")
     assert result.returncode == 2
-    assert result.stderr.endswith("argument --images: '0': expected a number, 1 or more\n")
+    assert result.stderr.endswith("argument --images: '0': expected an integer, 1 or more\n")
 
 
 def test_pack_says_what_it_takes_the_source_for(
@@ -136,10 +136,10 @@ def test_pack_says_what_it_takes_the_source_for(
     assert capsys.readouterr().err == ""
 
 
-def test_selftest_names_the_stages_that_can_be_asked_for() -> None:
+def test_selftest_help_lists_the_stages() -> None:
     shown = " ".join(run("selftest", "--help").stdout.split())
-    assert "only this one of decode, engine," in shown
-    assert "(environment is always told)" in shown
+    assert "run only this stage: decode, engine," in shown
+    assert "(environment always runs)" in shown
 
 
 @pytest.mark.parametrize(

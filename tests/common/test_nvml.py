@@ -93,7 +93,7 @@ def test_two_gpus_with_all_their_figures(driver: Path, tmp_path: Path) -> None:
         400 * (samples["t"][-1] - samples["t"][0]), rel=0.15
     )  # the counter's, not power's
     assert window["machine"]["driver"] == "580.00"
-    assert "gpu 1: JPEG engine not visible (Not Supported)" in notes(window)
+    assert "gpu 1: JPEG engine utilization is not available (Not Supported)" in notes(window)
     assert "gpu 0" not in notes(window)
     kept = read_window(tmp_path / "w.json")
     assert isinstance(kept, Window)
@@ -109,8 +109,8 @@ def test_an_old_driver_shows_what_it_has_by_older_ways(tmp_path: Path) -> None:
         ["hardware slowdown"],
     )
     assert set(samples["jpeg"]) == {None}
-    assert "gpu 0: JPEG engine not visible (Function Not Found)" in notes(window)
-    assert "gpu 0: no energy counter (Function Not Found)" in notes(window)
+    assert "gpu 0: JPEG engine utilization is not available (Function Not Found)" in notes(window)
+    assert "gpu 0: energy counter is not available (Function Not Found)" in notes(window)
     assert window["gpus"][0]["summary"]["energy_j"] == pytest.approx(
         300 * (samples["t"][-1] - samples["t"][0]), rel=0.01
     )  # from power
@@ -128,7 +128,7 @@ def test_mig_has_no_utilization_and_says_so(driver: Path) -> None:
     assert "gpu 0: MIG is on, 2 instances: Stub MIG 1g 100 of 24576 MiB, Stub MIG 1g" in notes(
         window
     )
-    assert "gpu 0: MIG is on, NVML has no utilization for it" in notes(window)
+    assert "gpu 0: utilization is not available with MIG" in notes(window)
     assert window["summary"]["all_avg"] == window["summary"]["gpu1_avg"]
     assert window["summary"]["gpu0_avg"] is None
 
@@ -140,7 +140,7 @@ def test_a_gpu_that_is_lost_in_mid_run_keeps_what_was_read(driver: Path) -> None
     assert lost[0] is not None
     assert lost[-1] is None
     assert len(lost) == len(alive)
-    assert notes(window).count("gpu 1: cannot be read any more: GPU is lost") == 1
+    assert notes(window).count("gpu 1: can no longer be read: GPU is lost") == 1
 
 
 def test_a_reading_that_fails_once_is_a_gap_and_nothing_more(driver: Path) -> None:
@@ -154,15 +154,15 @@ def test_a_reading_that_fails_once_is_a_gap_and_nothing_more(driver: Path) -> No
 def test_gpus_are_chosen_by_index_or_uuid_and_a_wrong_one_is_named(driver: Path) -> None:
     window = monitor(driver, "", "--gpus", "baaa,7")
     assert [gpu["index"] for gpu in window["gpus"]] == [1]
-    assert "--gpus 7: no such GPU; there are 0, 1" in notes(window)
+    assert "--gpus 7: no such GPU; available: 0, 1" in notes(window)
     assert next(iter(window["summary"])) == "gpu1_avg"
 
 
 @pytest.mark.parametrize(
     ("behaviour", "gpus", "said"),
     [
-        ("unloaded", 0, "no NVIDIA driver here: Driver Not Loaded"),
-        ("none", 0, "shows no GPU"),
+        ("unloaded", 0, "no NVIDIA driver: Driver Not Loaded"),
+        ("none", 0, "lists no GPU"),
         ("denied", 1, "gpu 1: cannot be opened: Insufficient Perm"),
     ],
 )
@@ -219,7 +219,7 @@ def test_a_terminal_of_any_width_shows_every_gpu(driver: Path, columns: int, sho
         "1 Stub 9000",
         "steady",
         "power cap",
-        "JPEG engine not visible",
+        "JPEG engine utilization is not available",
     ):
         assert word in table
     assert "…" not in table  # nothing was cut off

@@ -157,7 +157,7 @@ def test_exit_codes_and_json(dataset: Path, tmp_path: Path) -> None:
     for words, code, message in (
         ([tmp_path / "nothing"], 1, "no such folder"),
         ([dataset, "--shard", "99"], 2, "shard 99"),
-        ([dataset, "--jobs", "x"], 2, "expected a number"),
+        ([dataset, "--jobs", "x"], 2, "expected an integer"),
         ([], 2, "DATASET"),
     ):
         result = run(*words)

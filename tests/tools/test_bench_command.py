@@ -113,7 +113,7 @@ def test_decode_in_a_pipe_prints_plain_lines_and_a_conclusion(
     lines = out.splitlines()
     assert lines[2].split()[:3] == ["work", "backend", "threads"]
     assert lines[-2].startswith("RRC 224: up to ")
-    assert lines[-1] == f"plotted: {page}"
+    assert lines[-1] == f"Wrote {page}"
     assert page.read_text().count("<svg") == 3
 
 

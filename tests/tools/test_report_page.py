@@ -122,7 +122,7 @@ def test_png_option_writes_every_plot(
     out = capsys.readouterr().out
     for name in ("step-parts", "data-wait", "step-times"):
         file = tmp_path / "plots" / f"{name}.png"
-        assert f"written: {file}" in out
+        assert f"Wrote {file}" in out
         with Image.open(file) as image:
             assert image.width > 2000
             colors = image.convert("RGB").getcolors(1 << 24) or []

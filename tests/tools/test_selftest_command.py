@@ -79,7 +79,7 @@ def test_the_text_output_has_one_line_per_stage(capsys: pytest.CaptureFixture[st
     lines = captured.out.splitlines()
     assert lines[0].startswith("0 environment")
     assert lines[1].startswith("1 decode       nvjpeg  pass")
-    assert lines[2].startswith("All passed; noted in ")
+    assert lines[2].startswith("All passed. Recorded in ")
 
 
 def test_without_a_gpu_the_error_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -94,7 +94,7 @@ def lagging(task: Task) -> Outcome:
     from fastload._tools.selftest.loading import make_loader
 
     patient, late = (
-        checksums(make_loader(task, batch_size=8), torch.device(task.device), behind=lag)
+        checksums(make_loader(task, batch_size=8), torch.device(task.device), lag=lag)
         for lag in (0, LAG)
     )
     pairs = zip(patient, late, strict=True)
