@@ -1,7 +1,8 @@
 """Packs image datasets and loads them for PyTorch training. See README.md.
 
-The public API is ``fastload.open``, the names in ``__all__``, and the modules ``fastload.transforms``,
-``fastload.sources``, ``fastload.callbacks`` and ``fastload.errors``. All other modules are private.
+The public API is ``fastload.open``, the names in ``__all__``, and the modules
+``fastload.transforms``, ``fastload.sources``, ``fastload.callbacks`` and ``fastload.errors``. All
+other modules are private.
 """
 
 from __future__ import annotations

@@ -41,8 +41,8 @@ class ConfigError(FastloadError, ValueError):
 class BadImage(FastloadError, ValueError):
     """One image cannot be decoded or exceeds a limit.
 
-    Raised while packing with ``on_error="stop"`` and while loading. Fix or remove the image, or pass
-    ``on_error="skip"`` to ``pack`` or ``on_error="substitute"`` to ``DataLoader``.
+    Raised while packing with ``on_error="stop"`` and while loading. Fix or remove the image, or
+    pass ``on_error="skip"`` to ``pack`` or ``on_error="substitute"`` to ``DataLoader``.
 
     Attributes:
         why: The reason, without the name of the image.
@@ -69,8 +69,8 @@ class StoreError(FastloadError, OSError):
 class CorruptManifest(StoreError):
     """``manifest.json`` is missing, damaged, too large or not written by fastload.
 
-    Raised when a dataset is opened. Restore the file from a copy, or run ``fastload pack`` again: it
-    resumes an unfinished pack.
+    Raised when a dataset is opened. Restore the file from a copy, or run ``fastload pack`` again:
+    it resumes an unfinished pack.
     """
 
 
@@ -119,8 +119,8 @@ class MissingPart(FastloadError, ImportError):
 class GateClosed(FastloadError, RuntimeError):
     """The run that ``fastload monitor --gate`` waits for did not become steady in time.
 
-    Raised when ``--gate-timeout`` expires or the run ends. Check that the run makes progress, or relax
-    the gate options.
+    Raised when ``--gate-timeout`` expires or the run ends. Check that the run makes progress, or
+    relax the gate options.
 
     Attributes:
         seen: The last values that the monitor read.

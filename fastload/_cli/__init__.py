@@ -1,8 +1,10 @@
-"""The command ``fastload``. Each module has ``add(commands)`` and a function that returns the exit code.
+"""The command ``fastload``.
 
-Exit codes: 0 success, 1 a check failed or the work could not be done, 2 wrong usage, 130 interrupted.
-The parser is argparse: typer 0.29 replaced click with a private copy, and such changes must not
-break the command line.
+Each module has ``add(commands)`` and a function that returns the exit code.
+
+Exit codes: 0 success, 1 a check failed or the work could not be done, 2 wrong usage, 130
+interrupted. The parser is argparse: typer 0.29 replaced click with a private copy, and such changes
+must not break the command line.
 """
 
 from __future__ import annotations

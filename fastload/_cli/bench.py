@@ -124,10 +124,11 @@ def add(commands: Commands) -> None:
             kinds,
             "decode",
             "images/s of every decode backend",
-            "Decodes images of the dataset with every backend that runs on this machine and with 1, 2,\n"
-            "4, ... threads: as stored, as random crops, and resized. Reports median and quartiles over\n"
-            "interleaved rounds, after a warm-up.",
-            examples="fastload bench decode packed/train --size 256 --size 640x960 --plot scaling.png",
+            "Decodes images of the dataset with every backend that runs on this machine and with\n"
+            "1, 2, 4, ... threads: as stored, as random crops, and resized. Reports median and\n"
+            "quartiles over interleaved rounds, after a warm-up.",
+            examples="fastload bench decode packed/train --size 256 --size 640x960 --plot "
+            "scaling.png",
         ),
         run_decode,
         _DECODE,
@@ -139,9 +140,9 @@ def add(commands: Commands) -> None:
             kinds,
             "load",
             "images/s of the whole loader, also compared with torch",
-            "Loads random crops for a consumer that computes for a given time per batch. --against torch\n"
-            "also measures a torch DataLoader that decodes with Pillow, with several worker counts, over\n"
-            "FOLDER or over the dataset's images exported as files.",
+            "Loads random crops for a consumer that computes for a given time per batch.\n"
+            "--against torch also measures a torch DataLoader that decodes with Pillow, with\n"
+            "several worker counts, over FOLDER or over the dataset's images exported as files.",
             examples="fastload bench load packed/train --against torch imagenet/train --compute 50 "
             "--batch-size 128",
         ),
@@ -155,9 +156,9 @@ def add(commands: Commands) -> None:
             kinds,
             "io",
             "read throughput of the disk",
-            "Reads the shards sequentially, block-shuffled (like the loader) and record by record, with\n"
-            "1 to 16 readers. Measures with a warm and a cold page cache, and compares with the raw speed\n"
-            "of the disk.",
+            "Reads the shards sequentially, block-shuffled (like the loader) and record by\n"
+            "record, with 1 to 16 readers. Measures with a warm and a cold page cache, and\n"
+            "compares with the raw speed of the disk.",
             examples="fastload bench io packed/train --bytes 4GiB --plot disk.html",
         ),
         run_io,
@@ -175,7 +176,7 @@ def _add_benchmark(
     rounds: int,
     seconds: str,
 ) -> None:
-    """Adds the shared options, whose help depends on ``rounds`` and ``seconds``, and ``options``."""
+    """Adds ``options`` and the shared options; ``rounds`` and ``seconds`` appear in their help."""
     add_dataset(parser)
     shared: Options = {
         "--rounds": {**_NUMBER, "help": f"number of interleaved rounds (default: {rounds})"},
@@ -263,8 +264,8 @@ def _folder_of(against: list[str]) -> Path | None:
     """Returns FOLDER of ``--against torch FOLDER``."""
     if against[0] != "torch" or len(against) > 2:
         raise ConfigError(
-            f"--against {' '.join(against)}: expected 'torch', optionally followed by the folder of "
-            "the original images"
+            f"--against {' '.join(against)}: expected 'torch', optionally followed by the folder "
+            "of the original images"
         )
     return Path(against[1]) if len(against) == 2 else None
 

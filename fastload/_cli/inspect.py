@@ -14,8 +14,9 @@ def add(commands: Commands) -> None:
         commands,
         "inspect",
         "show the contents of a dataset",
-        "Shows fields, classes, image sizes, codecs, pack options, and how many images a hardware JPEG\n"
-        "decoder supports. Alternatively shows one sample, a contact sheet, or the shuffle quality.",
+        "Shows fields, classes, image sizes, codecs, pack options, and how many images a\n"
+        "hardware JPEG decoder supports. Alternatively shows one sample, a contact sheet, or the\n"
+        "shuffle quality.",
         examples="""fastload inspect packed/train
         fastload inspect packed/train --sheet samples.png --seed 1
         fastload inspect packed/train --shuffle-quality""",

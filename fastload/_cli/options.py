@@ -26,8 +26,8 @@ def add_command(
 ) -> argparse.ArgumentParser:
     """Adds a command with examples in its help and the option ``--json``.
 
-    ``examples`` has one command per line. An empty ``json_help`` omits ``--json``, for a command that
-    has only subcommands.
+    ``examples`` has one command per line. An empty ``json_help`` omits ``--json``, for a command
+    that has only subcommands.
     """
     lines = "\n         ".join(line.strip() for line in examples.strip().splitlines())
     command = commands.add_parser(

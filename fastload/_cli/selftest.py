@@ -25,9 +25,9 @@ def add(commands: Commands) -> None:
         commands,
         "selftest",
         "test the GPU backends on this machine",
-        "Compares the GPU backends with the CPU. Each stage runs in a separate process, so that a crash\n"
-        "or a hang is also a result. The results are recorded: the loader uses the GPU's JPEG engine only\n"
-        "if it has passed with this GPU, driver and package versions.\n"
+        "Compares the GPU backends with the CPU. Each stage runs in a separate process, so that\n"
+        "a crash or a hang is also a result. The results are recorded: the loader uses the GPU's\n"
+        "JPEG engine only if it has passed with this GPU, driver and package versions.\n"
         f"Exit code: 0 passed, 1 failed or not available, 2 wrong usage.\n\nStages:\n{listing}",
         examples="fastload selftest --device cuda --dataset packed/train",
         json_help="print the results as JSON",

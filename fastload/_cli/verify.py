@@ -17,8 +17,9 @@ def add(commands: Commands) -> None:
         commands,
         "verify",
         "check a dataset for damage",
-        "Compares sizes and digests of all files, then checks every record: checksum, id, fields, and\n"
-        "the values in the columns. Reports shard, record and original file of each fault.\n"
+        "Compares sizes and digests of all files, then checks every record: checksum, id,\n"
+        "fields, and the values in the columns. Reports shard, record and original file of\n"
+        "each fault.\n"
         "Exit code: 0 no faults, 1 faults found, 2 wrong usage.",
         examples="fastload verify packed/train --deep",
     )

@@ -1,7 +1,7 @@
 """All code that only a GPU can run.
 
-No GPU has run this module yet (see docs/gpu.md). It is therefore small, and comments state the reason
-for the order of each step.
+No GPU has run this module yet (see docs/gpu.md). It is therefore small, and comments state the
+reason for the order of each step.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LEASES = 4  # DALI outputs kept at most for a GPU that lags
 
 
 def numbered(device: torch.device) -> torch.device:
-    """Adds the current device index to "cuda"; in the feeder thread, "cuda" would always be GPU 0."""
+    """Adds the current index to "cuda", which in the feeder thread would always be GPU 0."""
     return torch.device("cuda", torch.cuda.current_device()) if device.index is None else device
 
 
@@ -45,7 +45,10 @@ class CudaTransfer:
         return torch.cuda.stream(self._stream)
 
     def stage(self, pixels: torch.Tensor) -> torch.Tensor:
-        """Copies from pageable memory. This blocks only this thread; the buffer is free on return."""
+        """Copies from pageable memory.
+
+        This blocks only this thread; the buffer is free on return.
+        """
         return pixels.to(self.device)
 
     def send(self, batch: Any) -> Any:
@@ -74,7 +77,10 @@ class CudaTransfer:
 
 
 class CudaOutputLease:
-    """Keeps DALI's outputs until torch's stream has read them; DALI frees buffers on its own stream."""
+    """Keeps DALI's outputs until torch's stream has read them.
+
+    DALI frees buffers on its own stream, without waiting for torch's.
+    """
 
     def __init__(self) -> None:
         self._held: deque[tuple[Any, object]] = deque()
@@ -205,7 +211,9 @@ def allocated_mb() -> float:
 
 
 class CudaDecodeStream:
-    """The stream of nvImageCodec and the fused kernel (`fastload._decode.gpu.nvimgcodec.DecodeStream`).
+    """The stream of nvImageCodec and the fused kernel.
+
+    It implements ``fastload._decode.gpu.nvimgcodec.DecodeStream``.
 
     The JPEG engine writes its output immediately and ignores other work on its stream (observed on
     H100: torchcodec #1634). The host therefore calls ``synchronize`` before every decode, and again
@@ -240,7 +248,10 @@ class CudaDecodeStream:
         self._stream.synchronize()
 
     def memory(self, address: int, n_bytes: int) -> torch.Tensor:
-        """Returns a tensor for device memory. DLPack would report the shape of the previous image."""
+        """Returns a tensor for device memory.
+
+        DLPack would report the shape of the previous image.
+        """
         return torch.as_tensor(_DeviceBytes(address, n_bytes), device=self._device)
 
 
@@ -260,7 +271,7 @@ class _DeviceBytes:
 
 
 def sums_that_changed(decode: Callable[[], object], device: torch.device, trials: int) -> int:
-    """Counts how often a sum over a tensor is wrong because a decode overwrote its memory too early."""
+    """Counts how often a sum is wrong because a decode overwrote the tensor too early."""
     wrong = 0
     with torch.cuda.device(device):
         for trial in range(trials):

@@ -78,7 +78,7 @@ def write_all(descriptor: int, pieces: Sequence[bytes | bytearray | memoryview])
 
 
 def temporary_path(path: Path) -> Path:
-    """Returns the temporary name of a file; it is in the same folder so that a rename publishes it."""
+    """Returns the temporary name, in the same folder so that a rename publishes the file."""
     return path.with_name(f"{path.name}{_TEMPORARY_SUFFIX}{os.getpid()}")
 
 
@@ -118,7 +118,7 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 
 def write_error(error: OSError, path: Path, *, needed: int) -> StoreError:
-    """Returns the error to raise for a failed write; for a full disk it names needed and free bytes."""
+    """Returns the error for a failed write; for a full disk it has the needed and free bytes."""
     code = error.errno or errno.EIO
     free = _free_bytes(path.parent)
     # A full disk may be reported as EIO (LMDB does so), so the free space decides.
@@ -132,8 +132,8 @@ def write_error(error: OSError, path: Path, *, needed: int) -> StoreError:
         )
     else:
         failure = StoreError(
-            f"writing {path}: {error}. Check the permissions of the folder and the disk (dmesg), then "
-            "run the same command again."
+            f"writing {path}: {error}. Check the permissions of the folder and the disk (dmesg), "
+            "then run the same command again."
         )
     failure.errno = code
     return failure
@@ -161,8 +161,8 @@ def writing(path: Path, *, needed: int) -> Iterator[None]:
 class NewFile:
     """Appends to a temporary file; ``publish`` syncs and renames it.
 
-    Leaving the context manager deletes an unpublished file. Writes are unbuffered: on a full disk, a
-    buffer would fail a second time, with another error, when it is closed.
+    Leaving the context manager deletes an unpublished file. Writes are unbuffered: on a full disk,
+    a buffer would fail a second time, with another error, when it is closed.
     """
 
     def __init__(self, path: Path) -> None:

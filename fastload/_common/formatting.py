@@ -1,4 +1,7 @@
-"""Formats numbers, sizes and durations for people. Nothing else in the package formats quantities."""
+"""Formats numbers, sizes and durations for people.
+
+Nothing else in the package formats quantities.
+"""
 
 from __future__ import annotations
 

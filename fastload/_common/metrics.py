@@ -4,8 +4,8 @@ A training run writes ``metrics.jsonl`` with one JSON object per line: a ``RunRo
 ``StepRow`` every few steps, and an ``EventRow`` per checkpoint or evaluation. ``loader.stats()``
 returns ``LoaderStats``. The keys in the file are the field names of these classes.
 
-To add a figure, add one field to one of these classes. The field declares how it is read and written;
-writer, reader and doctor use that. Times are in seconds unless the name says otherwise.
+To add a figure, add one field to one of these classes. The field declares how it is read and
+written; writer, reader and doctor use that. Times are in seconds unless the name says otherwise.
 docs/monitor.md lists every key.
 """
 
@@ -194,8 +194,8 @@ def as_json(row: Row) -> dict[str, object]:
 def row_of(found: Mapping[str, object], last_iter: Mapping[int, int]) -> Row | None:
     """Parses a JSON object of fastload or another tool into a row; returns None for other objects.
 
-    ``last_iter`` is the previous step number by rank. It gives the number of steps for rows of other
-    tools, which do not record it.
+    ``last_iter`` is the previous step number by rank. It gives the number of steps for rows of
+    other tools, which do not record it.
     """
     kind = found.get("kind")
     if kind == RunRow.kind:
@@ -267,8 +267,8 @@ class LoaderStats:
     """Throughput and stage times of a loader, since it was created.
 
     ``finish`` is the time to write an image into the batch plus its share of the Python work on the
-    batch: labels, color operations and your ``collate_fn``. ``wait`` is how long the trainer waits for
-    a batch. ``copy`` is the transfer to the device or into pinned memory.
+    batch: labels, color operations and your ``collate_fn``. ``wait`` is how long the trainer waits
+    for a batch. ``copy`` is the transfer to the device or into pinned memory.
 
     Example:
         >>> print(loader.stats())

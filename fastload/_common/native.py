@@ -51,7 +51,7 @@ class NativeStatus:
 
 @functools.cache
 def core() -> ModuleType | None:
-    """Returns the extension module, or None if it was not built or ``FASTLOAD_NATIVE=off`` is set."""
+    """Returns the extension module, or None if it is not built or ``FASTLOAD_NATIVE=off``."""
     if (
         os.environ.get("FASTLOAD_NATIVE", "").lower() in ("off", "0", "no")
         or importlib.util.find_spec("fastload._core") is None

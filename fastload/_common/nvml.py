@@ -1,12 +1,12 @@
 """Reads GPU figures from NVML, the library of the NVIDIA driver. No other module opens NVML.
 
-NVML numbers all GPUs of the machine. torch numbers only the GPUs in CUDA_VISIBLE_DEVICES, in another
-order. A GPU in use is therefore opened by its UUID (``open_gpu``). A quantity that cannot be read is
-None, and a note says why; nothing raises except ``driver_versions``.
+NVML numbers all GPUs of the machine. torch numbers only the GPUs in CUDA_VISIBLE_DEVICES, in
+another order. A GPU in use is therefore opened by its UUID (``open_gpu``). A quantity that cannot
+be read is None, and a note says why; nothing raises except ``driver_versions``.
 
 A driver may be missing, too old for some functions, hidden by a container, partitioned (MIG), or
-disappear at runtime. Each quantity has one or more queries, newest first. A query that the driver or
-the GPU does not support is not tried again.
+disappear at runtime. Each quantity has one or more queries, newest first. A query that the driver
+or the GPU does not support is not tried again.
 """
 
 from __future__ import annotations
@@ -157,7 +157,10 @@ class Gpu:
 
 
 def open_gpus(wanted: Sequence[str] | None = None) -> tuple[list[Gpu], list[str]]:
-    """Returns (GPUs, notes). ``wanted`` lists indices or UUIDs, or prefixes of UUIDs; None = all."""
+    """Returns (GPUs, notes).
+
+    ``wanted`` lists indices or UUIDs, or prefixes of UUIDs; None = all.
+    """
     notes: list[str] = []
     try:
         import pynvml
@@ -275,11 +278,14 @@ def _matches(gpu: Gpu, wanted: str) -> bool:
 def _no_driver(kind: str, why: str) -> str:
     if kind == "NVMLError_LibraryNotFound":
         return (
-            "no NVIDIA driver: libnvidia-ml.so.1 not found. In a container, start it with --gpus and "
-            "the 'utility' capability."
+            "no NVIDIA driver: libnvidia-ml.so.1 not found. In a container, start it with --gpus "
+            "and the 'utility' capability."
         )
     if kind == "NVMLError_DriverNotLoaded":
-        return f"no NVIDIA driver: {why}. The library is installed, but the kernel module is not loaded."
+        return (
+            f"no NVIDIA driver: {why}. The library is installed, but the kernel module is not "
+            "loaded."
+        )
     return f"no GPU figures: NVML error {why!r}"
 
 
@@ -294,7 +300,7 @@ def driver_version() -> str | None:
 
 
 def driver_versions() -> tuple[str, tuple[int, int]]:
-    """Returns (driver version, newest CUDA version it supports); raises OSError without a driver."""
+    """Returns (driver version, newest supported CUDA version); raises OSError without a driver."""
     import pynvml
 
     try:

@@ -11,7 +11,8 @@ T = TypeVar("T")
 def public(module: str = "fastload") -> Callable[[T], T]:
     """Returns a decorator that sets ``__module__`` of a class or function.
 
-    Place it above ``@dataclass``, because dataclasses look up ``ClassVar`` in the module of the class.
+    Place it above ``@dataclass``, because dataclasses look up ``ClassVar`` in the module of the
+    class.
     """
 
     def mark(exported: T) -> T:

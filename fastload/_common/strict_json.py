@@ -1,8 +1,8 @@
 """Strict JSON for untrusted input.
 
 Python's json accepts NaN, turns 1e400 into inf, and keeps the last of two equal keys. Deep nesting
-raises RecursionError or, with a raised recursion limit, crashes the process. Here each of these is a
-ValueError.
+raises RecursionError or, with a raised recursion limit, crashes the process. Here each of these is
+a ValueError.
 """
 
 from __future__ import annotations

@@ -18,7 +18,10 @@ _MAX_NAME_WIDTH = 28  # characters of the name column in a section
 
 @dataclass(slots=True)
 class Table:
-    """Rows of text under headings. The first ``named`` columns are left-aligned, the others right."""
+    """Rows of text under headings.
+
+    The first ``named`` columns are left-aligned, the others right.
+    """
 
     title: str
     headings: Sequence[str]

@@ -1,8 +1,8 @@
 """Worker threads and a lock that survive Ctrl-C, fork and interpreter exit.
 
 Executors of concurrent.futures are not suitable for three reasons. Interpreter exit waits for every
-queued job, which means seconds of decoding after a Ctrl-C. Dropping an executor runs Python code in a
-weakref callback, where a Ctrl-C is lost. Their threads do not exist in a forked child.
+queued job, which means seconds of decoding after a Ctrl-C. Dropping an executor runs Python code in
+a weakref callback, where a Ctrl-C is lost. Their threads do not exist in a forked child.
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ class _Workers:
         self.pid = os.getpid()
         self.stopped = False
         self.jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        # The callback wakes a thread when the owner is dropped. It is pure C, so Ctrl-C is not lost.
+        # The callback wakes a thread when the owner is dropped. It is pure C, so Ctrl-C is not
+        # lost.
         self.owner = weakref.ref(owner, self.jobs.put)
         for number in range(threads):
             threading.Thread(
@@ -123,9 +124,9 @@ os.register_at_fork(after_in_child=_running.clear)
 class ForkSafeLock:
     """A lock for ``with lock():``. A forked child gets a new lock.
 
-    A thread of the parent may hold the old lock, and that thread does not exist in the child. The call
-    returns the plain lock. There is no ``__enter__``, because a Ctrl-C could arrive between acquiring
-    the lock and returning.
+    A thread of the parent may hold the old lock, and that thread does not exist in the child. The
+    call returns the plain lock. There is no ``__enter__``, because a Ctrl-C could arrive between
+    acquiring the lock and returning.
     """
 
     def __init__(self) -> None:

@@ -109,8 +109,8 @@ def open_column(dataset: Path, column: Column) -> npt.NDArray[Any]:
     except ValueError as error:
         name = f"{FOLDER}/{column.name}.npy"
         raise CorruptShard(
-            f"opening {dataset / name}: {error}. Run 'fastload verify {dataset}' to list the damaged "
-            "files; restore the file from a copy, or pack again from the source",
+            f"opening {dataset / name}: {error}. Run 'fastload verify {dataset}' to list the "
+            "damaged files; restore the file from a copy, or pack again from the source",
             shard=name,
         ) from None
 

@@ -55,14 +55,14 @@ class Record:
 class Dataset:
     """A packed dataset with random access. ``fastload.open`` creates one.
 
-    ``dataset[i]`` is a dict with the decoded fields of sample i; a missing field is None. Images are
-    upright uint8 or uint16 arrays of shape (height, width, channels), RGB or grayscale with one
+    ``dataset[i]`` is a dict with the decoded fields of sample i; a missing field is None. Images
+    are upright uint8 or uint16 arrays of shape (height, width, channels), RGB or grayscale with one
     channel. The object pickles as its path, works after a fork and in several threads, and can be
     passed to ``torch.utils.data.DataLoader``.
 
     Args:
-        path: Folder written by ``fastload pack``.
-        verify: ``"size"`` checks the size of every shard. ``"full"`` also checks the SHA-256 of each
+        path: Folder written by ``fastload pack``. verify: ``"size"`` checks the size of every
+        shard. ``"full"`` also checks the SHA-256 of each
             shard before it is first read. Default: ``"size"``.
 
     Raises:
@@ -224,8 +224,8 @@ class Dataset:
             and bounds[-1] == len(self)
         ):
             raise CorruptShard(
-                f"{self.path}: the blocks do not cover the samples of each shard in order. Pack the "
-                "dataset again.",
+                f"{self.path}: the blocks do not cover the samples of each shard in order. Pack "
+                "the dataset again.",
                 shard="columns/_blocks.npy",
             )
         return blocks
@@ -306,8 +306,8 @@ def open_dataset(path: str | os.PathLike[str], *, verify: str = "size") -> Datas
     own pages, and a damaged LMDB page can crash the process. ``verify="full"`` prevents that.
 
     Args:
-        path: Folder written by ``fastload pack``.
-        verify: ``"size"`` checks the size of every shard. ``"full"`` also checks the SHA-256 of each
+        path: Folder written by ``fastload pack``. verify: ``"size"`` checks the size of every
+        shard. ``"full"`` also checks the SHA-256 of each
             shard before it is first read. Default: ``"size"``.
 
     Returns:

@@ -31,7 +31,8 @@ class Environment:
     def __init__(self, descriptor: int, size: int) -> None:
         self._local = threading.local()
         self._env: Any = lmdb.open(
-            # By descriptor: this maps the file that was checked, even if the path was replaced since.
+            # By descriptor: this maps the file that was checked, even if the path was replaced
+            # since.
             f"/proc/self/fd/{descriptor}",
             map_size=size,
             subdir=False,
@@ -87,7 +88,9 @@ def open_environment(descriptor: int, key: Key, size: int) -> Environment:
 
 
 def _open_with_retry(descriptor: int, size: int) -> Environment:
-    """Opens a file. Raises the file limit if needed, and waits while another thread closes the file.
+    """Opens a file.
+
+    Raises the file limit if needed, and waits while another thread closes the file.
 
     That thread has dropped the last reference, but lmdb still counts the file as open.
     """

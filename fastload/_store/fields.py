@@ -111,7 +111,9 @@ def encode_value(number: int, field: Field, value: object) -> list[Part]:
 
 
 def decode_value(field: Field, parts: list[Part], *, copy: bool = True) -> Any:
-    """Decodes the parts of a field, sorted by item. A field without parts is None, or [] for a list.
+    """Decodes the parts of a field, sorted by item.
+
+    A field without parts is None, or [] for a list.
 
     If ``copy`` is False, arrays are read-only views of the record.
     """

@@ -1,7 +1,7 @@
 """Reads JPEG headers and rejects images that exceed the limits, before any decoder runs.
 
-The native core parses the markers. ``parse_markers`` does the same in Python: it is used without the
-core, and tests compare the two.
+The native core parses the markers. ``parse_markers`` does the same in Python: it is used without
+the core, and tests compare the two.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def check_bomb(header: JpegHeader, n_bytes: int) -> None:
 
 
 def check_limits(header: JpegHeader, n_bytes: int) -> None:
-    """Raises BadImage for a JPEG that is too large, a bomb, or of a coding that GPUs do not support."""
+    """Raises BadImage for a JPEG that is too large, a bomb, or in a coding unsupported by GPUs."""
     check_bomb(header, n_bytes)
     if not header.ordinary:
         raise BadImage(f"{header.coding}: expected Huffman-coded, 8 bit, gray or color")
@@ -209,7 +209,10 @@ def parse_markers(data: bytes | memoryview) -> JpegHeader:
 
 
 def _segments(data: bytes) -> Iterator[tuple[int, int, bytes]]:
-    """Yields (marker, start of its body, body). Skips other bytes between markers, as libjpeg does."""
+    """Yields (marker, start of its body, body).
+
+    Skips other bytes between markers, as libjpeg does.
+    """
     position = 2
     while (position := data.find(b"\xff", position)) >= 0:
         while position < len(data) and data[position] == 0xFF:

@@ -1,11 +1,12 @@
 """Field kinds: what a value is, how it is stored, and which traits other packages rely on.
 
 A new kind is one object here, one line in ``KINDS``, and one row in each table keyed by kind:
-label transforms (``_plan``), collation (``_load``), display (``_tools``), and conversion from Python
-objects and text (``_pack/sources``). Traits and stored bytes live here. Behavior that needs more
-than NumPy lives in those tables. docs/FORMAT.md defines the byte layouts.
+label transforms (``_plan``), collation (``_load``), display (``_tools``), and conversion from
+Python objects and text (``_pack/sources``). Traits and stored bytes live here. Behavior that needs
+more than NumPy lives in those tables. docs/FORMAT.md defines the byte layouts.
 
-``pixels`` is imported inside functions because transforms use the kinds without Pillow or simplejpeg.
+``pixels`` is imported inside functions because transforms use the kinds without Pillow or
+simplejpeg.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ class FieldKind:
         return missing
 
     def encode(self, number: int, item: int, field: Field, value: object) -> Part:
-        """Encodes one value as a part of field ``number``; raises ConfigError if it does not fit."""
+        """Encodes one value as a part of field ``number``; raises ConfigError for a wrong value."""
         raise NotImplementedError
 
     def decode(self, field: Field, part: Part) -> Any:
@@ -298,8 +299,8 @@ def encode_array(array: npt.NDArray[Any], *, what: str = "array") -> bytes:
     dtype = array.dtype.newbyteorder("<")
     if dtype not in _DTYPE_CODES or array.ndim > MAX_DIMENSIONS or array.nbytes > MAX_RECORD:
         raise ConfigError(
-            f"{what}: {array.dtype} of {array.shape}: expected integers, floats or bools of at most "
-            f"{MAX_DIMENSIONS} dimensions and {MAX_RECORD} bytes"
+            f"{what}: {array.dtype} of {array.shape}: expected integers, floats or bools of at "
+            f"most {MAX_DIMENSIONS} dimensions and {MAX_RECORD} bytes"
         )
     header = struct.pack(f"<BB6x{array.ndim}Q", _DTYPE_CODES[dtype], array.ndim, *array.shape)
     return header + np.ascontiguousarray(array, dtype).tobytes()

@@ -1,9 +1,9 @@
 """Writes the pages of a new shard: LMDB's B+ tree over a sorted set of records, in one pass.
 
 LMDB itself rewrites pages because later records may change them. Here the records arrive sorted by
-id and never change, so every page is final when it is created. The writer hashes each page on its way
-to the disk and neither copies a byte twice nor reads it back. docs/FORMAT.md describes the result;
-LMDB and native/shard/shard_map.cpp read it.
+id and never change, so every page is final when it is created. The writer hashes each page on its
+way to the disk and neither copies a byte twice nor reads it back. docs/FORMAT.md describes the
+result; LMDB and native/shard/shard_map.cpp read it.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import itertools
 import struct
 from array import array
 from collections.abc import Callable, Sequence
+
+from fastload._common.checksum import Bytes
 
 PAGE = 4096
 META_BYTES = 2 * PAGE  # first bytes of the file: LMDB reads them first, the writer knows them last
@@ -35,11 +37,9 @@ _MAX_INLINE = 2038  # bytes of a node: LMDB requires that two fit on a page
 _FAN_OUT = _ROOM // (_NODE.size + 2)  # children of a branch page
 _ZEROS = memoryview(bytes(PAGE))
 
-Bytes = bytes | bytearray | memoryview
-
 
 class TreePages:
-    """Passes each page except the first two to ``write``, in file order, as soon as it is full."""
+    """Passes each page except the first two to ``write``, in file order, once it is full."""
 
     def __init__(self, write: Callable[[Bytes], object]) -> None:
         self._write = write

@@ -335,8 +335,8 @@ def _shards(values: list[Json], n_samples: int) -> Iterator[Shard]:
             raise ValueError(f"{shard.name} occurs twice")
         if shard.first != first or not shard.records:
             raise ValueError(
-                f"{shard.name}: {shard.records} records, starting at sample {shard.first}; expected "
-                f"at least 1, starting at sample {first}"
+                f"{shard.name}: {shard.records} records, starting at sample {shard.first}; "
+                f"expected at least 1, starting at sample {first}"
             )
         names.add(shard.name)
         first += shard.records
@@ -375,6 +375,6 @@ def _check_columns(manifest: Manifest) -> None:
         size = COLUMN_HEADER + int(expected[column.name][2]) * rows * width
         if column.dtype != expected[column.name] or column.shape != shape or column.size != size:
             raise ValueError(
-                f"column {column.name}: {column.dtype} {column.shape} in {column.size} bytes, expected "
-                f"{expected[column.name]} {shape} in {size}"
+                f"column {column.name}: {column.dtype} {column.shape} in {column.size} bytes, "
+                f"expected {expected[column.name]} {shape} in {size}"
             )

@@ -36,7 +36,7 @@ _PILLOW_ERRORS = (
 
 
 def decode_image(part: Part) -> Pixels:
-    """Returns upright uint8 or uint16 pixels of shape (height, width, channels); raises BadImage."""
+    """Returns upright uint8 or uint16 pixels, (height, width, channels); raises BadImage."""
     if part.codec == JPEG:
         pixels = _decode_jpeg(part)
     elif part.codec == PNG:
@@ -51,7 +51,8 @@ def decode_image(part: Part) -> Pixels:
 def decode_mask(part: Part) -> Pixels:
     """Returns an upright mask of shape (height, width) as uint8, uint16 or uint32.
 
-    A PNG with a palette decodes to its indices, which are the class numbers in segmentation datasets.
+    A PNG with a palette decodes to its indices, which are the class numbers in segmentation
+    datasets.
     """
     if part.codec == PNG:
         pixels = _decode_png(part, mode="")
@@ -63,15 +64,15 @@ def decode_mask(part: Part) -> Pixels:
 
 
 def encode_pixels(field: int, item: int, pixels: Pixels, *, what: str) -> Part:
-    """Stores a uint8 or uint16 array, (height, width) or (height, width, channels), as a raw part."""
+    """Stores a uint8 or uint16 array, (height, width[, channels]), as a raw part."""
     if (
         pixels.dtype not in (np.uint8, np.uint16)
         or pixels.ndim not in (2, 3)
         or pixels.shape[2:] > (255,)
     ):
         raise ConfigError(
-            f"{what}: expected uint8 or uint16 of (height, width, channels), found {pixels.dtype} of "
-            f"{pixels.shape}"
+            f"{what}: expected uint8 or uint16 of (height, width, channels), found {pixels.dtype} "
+            f"of {pixels.shape}"
         )
     channels = pixels.shape[2] if pixels.ndim == 3 else 1
     return _pixel_part(field, item, pixels, codec=RAW, channels=channels, what=what)
@@ -87,8 +88,8 @@ def encode_mask(field: int, item: int, pixels: Pixels, *, what: str) -> Part:
     bits = min(8 * pixels.dtype.itemsize, 32)
     if pixels.size and (pixels.min() < 0 or pixels.max() >= 1 << bits):
         raise ConfigError(
-            f"{what}: values from {pixels.min()} to {pixels.max()}, expected 0 to {(1 << bits) - 1}; "
-            "store 255 instead of -1 for 'ignore'"
+            f"{what}: values from {pixels.min()} to {pixels.max()}, expected 0 to "
+            f"{(1 << bits) - 1}; store 255 instead of -1 for 'ignore'"
         )
     return _pixel_part(
         field, item, pixels.astype(_BY_BITS[bits]), codec=DEFLATED, channels=1, what=what
@@ -107,7 +108,10 @@ def upright(pixels: Pixels, orientation: int) -> Pixels:
 
 
 def _upright_copy(pixels: Pixels, part: Part, channels: int) -> Pixels:
-    """Applies the orientation. The result is writable, contiguous and not a view of the shard's map."""
+    """Applies the orientation.
+
+    The result is writable, contiguous and not a view of the shard's map.
+    """
     expected = (part.height, part.width, channels)
     if pixels.shape != expected:
         raise BadImage(f"decoded to {pixels.shape}, expected {expected}")

@@ -257,7 +257,8 @@ def _check_parts(ordered: list[Part]) -> None:
     for before, after in itertools.pairwise(ordered):
         if _key(before) == _key(after):
             raise ConfigError(
-                f"field {after.field}, item {after.item}, role {after.role} occurs twice in a sample"
+                f"field {after.field}, item {after.item}, role {after.role} occurs twice in a "
+                "sample"
             )
     for part in ordered:
         if not (

@@ -1,4 +1,7 @@
-"""Reads published shards. A file is checked before it is mapped, and errors name shard and record."""
+"""Reads published shards.
+
+A file is checked before it is mapped, and errors name shard and record.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +61,7 @@ class ShardReader:
         self.__init__(folder, shard, verify=verify)  # type: ignore[misc]
 
     def get(self, sample_id: int) -> memoryview:
-        """Returns the bytes of a record without a copy or a check; valid while this reader exists."""
+        """Returns the unchecked bytes of a record, not copied; valid while this reader exists."""
         environment = self._environment or self._opened()
         if not self.shard.first <= sample_id < self._last:
             raise IndexError(
@@ -123,7 +126,7 @@ class ShardReader:
         return self._environment
 
     def _checked(self, open_file: Callable[[int], Opened]) -> Opened:
-        """Calls ``open_file`` after checking size, stamp and digest; then checks the record count."""
+        """Checks size, stamp and digest, calls ``open_file``, then checks the record count."""
         descriptor = open_checked(self.path, self.shard)
         try:
             if self.verify == "full":
@@ -198,8 +201,8 @@ def check_sizes(folder: Path, shards: Sequence[Shard]) -> None:
 def _check_size(path: Path, size: int, shard: Shard) -> None:
     if size != shard.size:
         raise CorruptShard(
-            f"opening {path}: {size} bytes, expected {shard.size}: truncated, still being copied, or "
-            f"a shard of another dataset. {_advice(path)}",
+            f"opening {path}: {size} bytes, expected {shard.size}: truncated, still being copied, "
+            f"or a shard of another dataset. {_advice(path)}",
             shard=shard.name,
         )
 
@@ -241,8 +244,8 @@ def warn_if_remote(folder: Path) -> None:
     if kind and kind not in _warned:
         _warned.add(kind)
         warnings.warn(
-            f"{folder} is on a network file system ({kind}): if the server becomes unreachable while "
-            "a shard is mapped, SIGBUS kills the process. Copy the dataset to a local disk.",
+            f"{folder} is on a network file system ({kind}): if the server becomes unreachable "
+            "while a shard is mapped, SIGBUS kills the process. Copy the dataset to a local disk.",
             RuntimeWarning,
             stacklevel=3,
         )
@@ -283,7 +286,8 @@ def _cannot_open(error: OSError, path: Path) -> StoreError:
 def _cannot_map(error: Exception, path: Path) -> StoreError:
     if os.strerror(errno.EMFILE) in str(error):
         return _too_many_files(path)
-    # Only from the native core. lmdb maps as many bytes as the file claims, so there ENOMEM is damage.
+    # Only from the native core. lmdb maps as many bytes as the file claims, so there ENOMEM is
+    # damage.
     if isinstance(error, RuntimeError) and os.strerror(errno.ENOMEM) in str(error):
         return StoreError(
             f"opening {path}: not enough address space to map {path.stat().st_size} bytes; raise "
@@ -291,8 +295,8 @@ def _cannot_map(error: Exception, path: Path) -> StoreError:
         )
     if "already open" in str(error):
         return StoreError(
-            f"opening {path}: this process already opened the file with lmdb, which allows only one "
-            "environment per file; close that environment first"
+            f"opening {path}: this process already opened the file with lmdb, which allows only "
+            "one environment per file; close that environment first"
         )
     return CorruptShard(f"opening {path}: {error}. {_advice(path)}", shard=path.name)
 
@@ -306,6 +310,6 @@ def _too_many_files(path: Path) -> StoreError:
 
 def _advice(path: Path) -> str:
     return (
-        f"Run 'fastload verify {path.parent}' to list the damaged files; restore {path.name} from a "
-        "copy, or pack again from the source"
+        f"Run 'fastload verify {path.parent}' to list the damaged files; restore {path.name} from "
+        "a copy, or pack again from the source"
     )

@@ -8,8 +8,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from fastload._common import files
+from fastload._common.checksum import Bytes
 from fastload._common.native import core
-from fastload._store.lmdb_tree import META_BYTES, Bytes, TreePages
+from fastload._store.lmdb_tree import META_BYTES, TreePages
 from fastload._store.manifest import SHARD_NAME, Shard, stamp_page
 from fastload._store.record import HEADER, MAX_RECORD
 from fastload.errors import ConfigError
@@ -28,10 +29,12 @@ def shard_name(number: int) -> str:
 
 
 class ShardWriter:
-    """Writes samples ``first``, ``first + 1``, ... to one shard. ``publish`` gives the file its name.
+    """Writes samples ``first``, ``first + 1``, ... to one shard.
 
-    A background thread writes and hashes one buffer while the next one fills. Memory: two buffers of
-    FLUSH_BYTES plus the largest record. Leaving the context manager deletes an unpublished file.
+    ``publish`` gives the file its name.
+
+    A background thread writes and hashes one buffer while the next one fills. Memory: two buffers
+    of FLUSH_BYTES plus the largest record. Leaving the context manager deletes an unpublished file.
     """
 
     def __init__(self, folder: Path, number: int, *, first: int) -> None:

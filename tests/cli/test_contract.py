@@ -1,4 +1,4 @@
-"""What every command promises: help with examples, --json, exit codes, one-line errors, progress."""
+"""Every command has examples, --json, exit codes, one-line errors and progress."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 def all_commands() -> Iterator[tuple[str, argparse.ArgumentParser]]:
-    """Every command and subcommand that does something, by the words that call it."""
+    """Returns the parser of every command and subcommand by name."""
 
     def walk(
         words: str, command: argparse.ArgumentParser
@@ -76,7 +76,7 @@ def test_every_command_can_print_json(words: str) -> None:
 
 
 @pytest.mark.parametrize("words", EVERY_COMMAND)
-def test_every_command_refuses_an_unknown_option_in_its_own_name(
+def test_every_command_rejects_unknown_options_with_its_own_usage(
     words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     example = shlex.split(examples(EVERY_COMMAND[words])[0])[1:]
@@ -92,7 +92,7 @@ def test_no_command_prints_the_help_and_exits_with_2() -> None:
     assert "COMMAND" in result.stdout
 
 
-def test_version_says_whether_the_native_core_is_here() -> None:
+def test_version_prints_the_status_of_the_native_core() -> None:
     result = run("--version")
     assert result.returncode == 0
     assert result.stdout.splitlines() == [
@@ -102,7 +102,7 @@ def test_version_says_whether_the_native_core_is_here() -> None:
 
 
 @pytest.mark.parametrize("words", [["no-such-command"], ["demo", "--no-such-option"]])
-def test_wrong_use_exits_with_2_and_says_what(words: list[str]) -> None:
+def test_wrong_usage_exits_with_2_and_names_the_argument(words: list[str]) -> None:
     result = run(*words)
     assert result.returncode == 2
     assert words[-1] in result.stderr
@@ -123,7 +123,7 @@ def test_demo_with_zero_images_is_a_usage_error() -> None:
     assert result.stderr.endswith("argument --images: '0': expected an integer, 1 or more\n")
 
 
-def test_pack_says_what_it_takes_the_source_for(
+def test_pack_prints_the_detected_format(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     put_image(tmp_path / "a.jpg")
@@ -152,7 +152,7 @@ def test_selftest_help_lists_the_stages() -> None:
         (ValueError("a fault of ours\nin two lines"), 1),
     ],
 )
-def test_errors_are_one_line_and_an_exit_code(
+def test_errors_print_one_line_and_set_the_exit_code(
     error: BaseException,
     code: int,
     capsys: pytest.CaptureFixture[str],
@@ -179,12 +179,12 @@ def test_errors_are_one_line_and_an_exit_code(
         ("2Gi", 2**31),
     ],
 )
-def test_sizes_are_read_as_people_write_them(text: str, size: int) -> None:
+def test_byte_sizes_accept_common_units(text: str, size: int) -> None:
     assert byte_size(text) == size
 
 
 @pytest.mark.parametrize("text", ["", "MiB", "12q", "1e999"])
-def test_sizes_that_are_none_are_refused(text: str) -> None:
+def test_invalid_byte_sizes_are_rejected(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match="expected a size"):
         byte_size(text)
 

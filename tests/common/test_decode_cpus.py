@@ -1,4 +1,4 @@
-"""How many processors a process may use: what control groups say counts."""
+"""The number of CPUs respects affinity and cgroup quotas."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fastload._common.cpus import available_cpus
 
 
 def system(root: Path, groups: str, files: dict[str, str]) -> int:
-    """The answer for a made-up /proc and /sys."""
+    """Returns the CPU count for a fake /proc and /sys."""
     for name, text in {
         "proc/self/cgroup": groups,
         **{f"sys/fs/cgroup/{name}": text for name, text in files.items()},
@@ -54,14 +54,16 @@ def sixteen(monkeypatch: pytest.MonkeyPatch) -> None:
         ("", {}, 16),
     ],
 )
-def test_quota(tmp_path: Path, groups: str, files: dict[str, str], expected: int) -> None:
+def test_cgroup_quotas_limit_the_cpu_count(
+    tmp_path: Path, groups: str, files: dict[str, str], expected: int
+) -> None:
     assert system(tmp_path, groups, files) == expected
 
 
-def test_affinity_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_affinity_limits_the_cpu_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3, 5})
     assert system(tmp_path, "0::/\n", {"cpu.max": "900000 100000\n"}) == 2
 
 
-def test_here_it_is_at_least_one() -> None:
+def test_this_machine_has_at_least_one_cpu() -> None:
     assert available_cpus() >= 1

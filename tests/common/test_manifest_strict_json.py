@@ -1,4 +1,4 @@
-"""JSON is read without its traps: no NaN, no repeats, no depth that a parser dies of."""
+"""Strict JSON rejects NaN, duplicate keys and deep nesting."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def depth_of(value: Any) -> int:
 
 
 @given(values)
-def test_what_is_written_reads_back(value: Any) -> None:
+def test_written_values_round_trip(value: Any) -> None:
     written = dumps(value).encode("utf-8", "surrogatepass")
     assert loads(written, max_depth=64) == value
     assert nesting(written) == depth_of(value)
@@ -68,11 +68,9 @@ def test_what_is_written_reads_back(value: Any) -> None:
     ],
     ids=lambda written: repr(written[:24]),
 )
-def test_traps_are_value_errors(written: bytes) -> None:
+def test_invalid_json_raises_value_error(written: bytes) -> None:
     limit = sys.getrecursionlimit()
-    sys.setrecursionlimit(
-        1 << 30
-    )  # where somebody did that, a deep value ends the process, not in RecursionError
+    sys.setrecursionlimit(1 << 30)  # with a raised limit, a deep value crashes the process instead
     try:
         with pytest.raises(ValueError, match=r"."):
             loads(written, max_depth=64)
@@ -83,19 +81,19 @@ def test_traps_are_value_errors(written: bytes) -> None:
     assert loads(b'["' + b"9" * 99 + b'", 1]', max_depth=2) == ["9" * 99, 1]
 
 
-def test_the_depth_is_counted_outside_strings_only() -> None:
+def test_the_depth_ignores_brackets_in_strings() -> None:
     assert nesting(b'["[[[[", "\\"[[", "\\\\", [1], "\\\\\\"[[["]') == 2
     assert nesting(b'{"a\\\\": {"b": [0]}}') == 3
-    # longer than the steps in which it is counted, with a string across the border
+    # Longer than one chunk, with a string across the boundary.
     assert nesting(b"[" + b'"' + b"[" * (3 << 20) + b'", [[]]]') == 3
     assert nesting(b"[" * (5 << 19)) == 5 << 19
-    for shift in range(4):  # escapes across the border of a step
+    for shift in range(4):  # escapes across the boundary of a chunk
         text = b'["' + b"x" * ((1 << 18) - 6 + shift) + b'\\\\", "\\"[[[", [1], "\\\\\\"[["]'
         json.loads(text)
         assert nesting(text) == 2
 
 
-def test_one_of_many_keys_twice_is_found_at_once() -> None:
+def test_a_duplicate_among_many_keys_is_found_quickly() -> None:
     keys = ",".join(f'"{n}":0' for n in range(200_000))
     with pytest.raises(ValueError, match="'199999' occurs twice"):
         loads(f'{{{keys},"199999":1}}'.encode(), max_depth=1)
@@ -104,12 +102,12 @@ def test_one_of_many_keys_twice_is_found_at_once() -> None:
 @pytest.mark.parametrize(
     "value", [{1: 2}, [{None: 1}], float("nan"), [float("inf")], {"a": {(1,): 2}}]
 )
-def test_what_json_would_change_is_not_written(value: Any) -> None:
+def test_values_that_json_would_change_are_rejected(value: Any) -> None:
     with pytest.raises(ValueError, match=r"."):
         dumps(value)
 
 
-def test_endless_values_are_refused() -> None:
+def test_cyclic_values_are_rejected() -> None:
     endless: list[Any] = []
     endless.append(endless)
     with pytest.raises(ValueError, match="nested deeper than 64"):
@@ -130,7 +128,7 @@ def test_endless_values_are_refused() -> None:
         ),
     ],
 )
-def test_checks_let_through_what_they_should(check: Any, good: list[Any], bad: list[Any]) -> None:
+def test_valid_values_pass_the_checks(check: Any, good: list[Any], bad: list[Any]) -> None:
     for value in bad:
         with pytest.raises(ValueError, match=r"expected|missing"):
             check(value)

@@ -1,4 +1,4 @@
-"""With and without the native core: fastload works, and says once what is missing and what that costs."""
+"""fastload works without the native core and reports once what is missing."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_hidden_core_is_reported_and_the_header_is_still_read() -> None:
     assert lines[1] == "image: not a JPEG: it does not start with FF D8"
 
 
-def test_warning_comes_once_on_stderr_and_can_be_silenced() -> None:
+def test_the_warning_is_printed_once_and_can_be_silenced() -> None:
     program = "from fastload._common.native import warn_once_if_missing as warn\nfor _ in range(3): warn()"
     result = python(program, FASTLOAD_NATIVE="off")
     assert result.stdout == ""
@@ -46,7 +46,7 @@ def test_warning_comes_once_on_stderr_and_can_be_silenced() -> None:
     assert python(program, FASTLOAD_NATIVE="off", FASTLOAD_QUIET="1").stderr == ""
 
 
-def test_present_core_warns_of_nothing() -> None:
+def test_a_present_core_prints_no_warning() -> None:
     if native.core() is None:
         pytest.skip("not run: no native core")
     assert (
@@ -55,7 +55,7 @@ def test_present_core_warns_of_nothing() -> None:
     )
 
 
-def test_missing_parts_are_named_with_their_packages(
+def test_missing_build_dependencies_are_named_with_their_packages(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -67,7 +67,7 @@ def test_missing_parts_are_named_with_their_packages(
 
 
 def python_in_clone(tmp_path: Path, *, installed: bool) -> str:
-    """What `fastload.native_status()` says in a clone that was never built itself."""
+    """Returns ``fastload.native_status()`` in a clone without a build."""
     clone = tmp_path / "clone"
     source = Path(native.__file__).parents[1]
     shutil.copytree(source, clone / "fastload", ignore=shutil.ignore_patterns("_core*", "*.pyc"))

@@ -1,4 +1,4 @@
-"""The monitor as a command, on a driver that is whole, old, cut up, denied, or goes away: the real binding and a stub library."""
+"""``fastload monitor`` with real bindings and stub drivers: new, old, MIG, denied, lost."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return compiled(tmp_path_factory.mktemp("nvml") / "new")
 
 
-def monitor(library: Path, behaviour: str, *words: str, duration: float = 1.0) -> dict[str, Any]:
-    """The window that the command prints; nothing may be said on stderr."""
+def monitor(library: Path, behavior: str, *words: str, duration: float = 1.0) -> dict[str, Any]:
+    """Returns the window that the command prints; stderr must be empty."""
     done = subprocess.run(
         [
             sys.executable,
@@ -39,7 +39,7 @@ def monitor(library: Path, behaviour: str, *words: str, duration: float = 1.0) -
         capture_output=True,
         text=True,
         check=False,
-        env=environment(library, behaviour),
+        env=environment(library, behavior),
     )
     assert done.stderr == ""
     assert done.returncode == 0
@@ -80,7 +80,7 @@ def test_two_gpus_with_all_their_figures(driver: Path, tmp_path: Path) -> None:
     assert samples["throttle"][0] == [
         "power cap",
         "software thermal",
-    ]  # application clocks are no throttling
+    ]  # application clocks do not count as throttling
     assert first["summary"]["state"] == "steady"
     assert second["samples"]["throttle"][0] == []
     assert second["summary"]["state"] == "starved"
@@ -91,7 +91,7 @@ def test_two_gpus_with_all_their_figures(driver: Path, tmp_path: Path) -> None:
     )
     assert first["summary"]["energy_j"] == pytest.approx(
         400 * (samples["t"][-1] - samples["t"][0]), rel=0.15
-    )  # the counter's, not power's
+    )  # from the energy counter, not from power
     assert window["machine"]["driver"] == "580.00"
     assert "gpu 1: JPEG engine utilization is not available (Not Supported)" in notes(window)
     assert "gpu 0" not in notes(window)
@@ -100,7 +100,7 @@ def test_two_gpus_with_all_their_figures(driver: Path, tmp_path: Path) -> None:
     assert json.loads(json.dumps(kept.as_json())) == window
 
 
-def test_an_old_driver_shows_what_it_has_by_older_ways(tmp_path: Path) -> None:
+def test_an_old_driver_is_read_with_older_queries(tmp_path: Path) -> None:
     window = monitor(compiled(tmp_path / "old", "-DOLD"), "")
     samples = window["gpus"][0]["samples"]
     assert (samples["temp_c"][0], samples["mem_mb"][0], samples["throttle"][0]) == (
@@ -116,10 +116,10 @@ def test_an_old_driver_shows_what_it_has_by_older_ways(tmp_path: Path) -> None:
     )  # from power
     assert len(window["notes"]) == len(
         set(window["notes"])
-    )  # each is said once, not at every sample
+    )  # noted once, not for every measurement
 
 
-def test_mig_has_no_utilization_and_says_so(driver: Path) -> None:
+def test_missing_utilization_with_mig_is_noted(driver: Path) -> None:
     window = monitor(driver, "mig")
     first = window["gpus"][0]
     assert set(first["samples"]["util"]) == {None}
@@ -133,7 +133,7 @@ def test_mig_has_no_utilization_and_says_so(driver: Path) -> None:
     assert window["summary"]["gpu0_avg"] is None
 
 
-def test_a_gpu_that_is_lost_in_mid_run_keeps_what_was_read(driver: Path) -> None:
+def test_a_gpu_that_is_lost_during_a_run_keeps_its_readings(driver: Path) -> None:
     window = monitor(driver, "gone", duration=1.5)
     alive, lost = (gpu["samples"]["util"] for gpu in window["gpus"])
     assert None not in alive
@@ -143,7 +143,7 @@ def test_a_gpu_that_is_lost_in_mid_run_keeps_what_was_read(driver: Path) -> None
     assert notes(window).count("gpu 1: can no longer be read: GPU is lost") == 1
 
 
-def test_a_reading_that_fails_once_is_a_gap_and_nothing_more(driver: Path) -> None:
+def test_a_single_failed_reading_leaves_a_gap(driver: Path) -> None:
     window = monitor(driver, "timeout", "--gpus", "0")
     (gpu,) = window["gpus"]
     assert gpu["samples"]["util"][:5] == [96, None, 96, None, 96]
@@ -159,17 +159,15 @@ def test_gpus_are_chosen_by_index_or_uuid_and_a_wrong_one_is_named(driver: Path)
 
 
 @pytest.mark.parametrize(
-    ("behaviour", "gpus", "said"),
+    ("behavior", "gpus", "said"),
     [
         ("unloaded", 0, "no NVIDIA driver: Driver Not Loaded"),
         ("none", 0, "lists no GPU"),
         ("denied", 1, "gpu 1: cannot be opened: Insufficient Perm"),
     ],
 )
-def test_what_the_driver_does_not_show_is_said(
-    driver: Path, behaviour: str, gpus: int, said: str
-) -> None:
-    window = monitor(driver, behaviour, duration=0.5)
+def test_a_missing_driver_is_explained(driver: Path, behavior: str, gpus: int, said: str) -> None:
+    window = monitor(driver, behavior, duration=0.5)
     assert len(window["gpus"]) == gpus
     assert said in notes(window)
     assert window["host"]["samples"]["t"]
@@ -222,7 +220,7 @@ def test_a_terminal_of_any_width_shows_every_gpu(driver: Path, columns: int, sho
         "JPEG engine utilization is not available",
     ):
         assert word in table
-    assert "…" not in table  # nothing was cut off
+    assert "…" not in table  # no text was truncated
 
 
 METER = """
@@ -238,8 +236,8 @@ print(json.dumps(decode.gpu_figures(1, {"decode": lambda: 1})))
 """
 
 
-def test_bench_reads_the_gpu_that_torch_uses_not_the_first_of_the_driver(driver: Path) -> None:
-    """By index it would be GPU 0: 96 % always, with a JPEG engine; GPU 1 has 0 or 100 % and none."""
+def test_bench_reads_the_gpu_that_torch_uses(driver: Path) -> None:
+    """GPU 0 always has 96 % and a JPEG engine; GPU 1 has 0 or 100 % and no engine."""
     done = subprocess.run(
         [sys.executable, "-c", METER],
         capture_output=True,
@@ -275,7 +273,7 @@ def test_cuda_reads_the_gpu_of_this_uuid(driver: Path) -> None:
     assert json.loads(done.stdout) == {"gpu_percent": 96, "jpeg_engine_percent": 40}
 
 
-def test_the_doctor_shows_what_the_monitor_sees(driver: Path) -> None:
+def test_the_doctor_shows_the_notes_of_the_monitor(driver: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "fastload", "doctor", "--json"],
         capture_output=True,

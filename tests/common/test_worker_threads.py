@@ -1,4 +1,4 @@
-"""Colors by helper threads: the same pixels, each thread alone, and nobody else's torch threads touched."""
+"""Worker threads produce the same pixels and leave other torch threads unchanged."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PLAN = compile_fields(
 )["image"]
 
 
-def test_the_same_pixels_with_helpers() -> None:
+def test_worker_threads_produce_the_same_pixels() -> None:
     images = torch.from_numpy(
         np.random.default_rng(0).integers(0, 256, (150, 64, 64, 3), dtype=np.uint8)
     )
@@ -33,7 +33,7 @@ def test_the_same_pixels_with_helpers() -> None:
     assert not torch.equal(alone, finish(images, parameters[::-1].copy()))
 
 
-def test_only_the_helper_s_own_threads_are_bound() -> None:
+def test_the_torch_thread_limit_applies_only_to_worker_threads() -> None:
     if _set_num_threads is None:
         pytest.skip("not run: torch without OpenMP")
     before = torch.get_num_threads()
@@ -55,7 +55,7 @@ def test_only_the_helper_s_own_threads_are_bound() -> None:
         torch.set_num_threads(before)
 
 
-def test_helpers_hand_over_errors_and_go_on() -> None:
+def test_worker_threads_return_errors_and_continue() -> None:
     helpers = WorkerThreads(2, "test")
     with pytest.raises(ZeroDivisionError):
         list(helpers.map(lambda n: 1 // n, [1, 0]))
@@ -63,7 +63,7 @@ def test_helpers_hand_over_errors_and_go_on() -> None:
 
 
 @pytest.mark.parametrize("how", ["dropped", "closed"])
-def test_helpers_that_nobody_needs_end_and_leave_queued_jobs_undone(how: str) -> None:
+def test_dropped_worker_threads_end_and_cancel_queued_jobs(how: str) -> None:
     helpers = WorkerThreads(1, "fastload-test-helper")
     go_on, begun = threading.Event(), threading.Event()
     done: list[int] = []
@@ -93,7 +93,7 @@ def test_helpers_that_nobody_needs_end_and_leave_queued_jobs_undone(how: str) ->
         jobs[-1].result(timeout=10)
 
 
-def test_a_job_for_closed_helpers_is_cancelled_at_once() -> None:
+def test_a_job_for_closed_worker_threads_is_cancelled_immediately() -> None:
     helpers = WorkerThreads(1, "test")
     assert helpers.submit(len, "abc").result() == 3
     helpers.close()

@@ -1,4 +1,4 @@
-"""Datasets for the tests of the store."""
+"""A dataset that a test may damage."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ import pytest
 
 @pytest.fixture
 def dataset(packed_folder: Path, tmp_path: Path) -> Path:
-    """A copy of ``packed_folder`` that a test may damage."""
+    """A writable copy of ``packed_folder``."""
     return Path(shutil.copytree(packed_folder, tmp_path / "packed"))

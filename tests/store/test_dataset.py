@@ -1,4 +1,4 @@
-"""fastload.open: samples by number, decoded; columns, classes, splits, sources; and every way to get it wrong."""
+"""``fastload.open``: decoded samples, columns, classes, splits, sources, and wrong input."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def pixels(data: bytes) -> np.ndarray[Any, Any]:
         return np.asarray(image)
 
 
-def test_every_kind_of_field_comes_back(tmp_path: Path) -> None:
+def test_every_field_kind_round_trips(tmp_path: Path) -> None:
     samples = [full_sample(i) for i in range(10)]
     samples.append(dict.fromkeys(samples[0]))
     write_dataset(tmp_path, samples, fields=ALL, per_shard=4, per_block=3)
@@ -97,7 +97,7 @@ def test_every_kind_of_field_comes_back(tmp_path: Path) -> None:
         ds.split("test")
 
 
-def test_samples_by_number(simple: Simple) -> None:
+def test_indexing_returns_decoded_samples(simple: Simple) -> None:
     folder, samples = simple
     ds = open_dataset(str(folder))
     assert len(ds) == 20
@@ -168,7 +168,7 @@ def test_two_datasets_on_the_same_files(simple: Simple) -> None:
     assert b[4]["note"] == "note 4"
 
 
-def test_it_pickles_as_its_path(simple: Simple, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dataset_pickles_as_its_path(simple: Simple, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, _ = simple
     monkeypatch.chdir(folder.parent)
     ds = open_dataset("ds", verify="full")
@@ -181,7 +181,7 @@ def test_it_pickles_as_its_path(simple: Simple, monkeypatch: pytest.MonkeyPatch)
     assert same(other[5], ds[5])
 
 
-def test_a_dataset_packed_anew_is_not_taken_for_the_old_one(simple: Simple) -> None:
+def test_unpickling_rejects_a_dataset_that_was_packed_again(simple: Simple) -> None:
     folder, samples = simple
     data = pickle.dumps(open_dataset(folder))
     write_dataset(folder, samples[::-1])
@@ -190,7 +190,7 @@ def test_a_dataset_packed_anew_is_not_taken_for_the_old_one(simple: Simple) -> N
     assert open_dataset(folder)[0]["note"] == "note 19"
 
 
-def test_wrong_paths_are_told_apart(tmp_path: Path, simple: Simple) -> None:
+def test_each_wrong_path_has_its_own_message(tmp_path: Path, simple: Simple) -> None:
     with pytest.raises(StoreError, match="no such folder"):
         open_dataset(tmp_path / "nowhere")
     with pytest.raises(StoreError, match="found a file, expected a folder"):
@@ -210,7 +210,7 @@ def test_wrong_paths_are_told_apart(tmp_path: Path, simple: Simple) -> None:
 
 
 @pytest.mark.parametrize("damage", ["cut", "longer", "missing", "link", "swapped"])
-def test_a_wrong_shard_is_found_at_the_start(simple: Simple, damage: str) -> None:
+def test_a_wrong_shard_is_found_when_opening(simple: Simple, damage: str) -> None:
     folder, _ = simple
     last = folder / "shard-00002.lmdb"
     good = last.read_bytes()
@@ -233,7 +233,7 @@ def test_a_wrong_shard_is_found_at_the_start(simple: Simple, damage: str) -> Non
 
 
 def one_record(folder: Path, record: bytes, fields: tuple[Field, ...]) -> Dataset:
-    """A dataset of one hand-made record, all digests right."""
+    """Writes a dataset with one given record and valid digests."""
     sample: dict[str, Any] = {}
     made = write_dataset(folder, [sample], fields=fields)
     with ShardWriter(folder, 0, first=0) as writer:
@@ -294,7 +294,7 @@ def test_an_image_that_does_not_decode_is_named(tmp_path: Path) -> None:
         [],
     ],
 )
-def test_blocks_that_do_not_cover_the_shards_are_refused(
+def test_blocks_that_do_not_cover_the_shards_are_rejected(
     simple: Simple, blocks: list[tuple[int, int]]
 ) -> None:
     from dataclasses import replace
@@ -337,7 +337,7 @@ def identity(batch: list[Any]) -> list[Any]:
         ("forkserver", "before", 1),
     ],
 )
-def test_a_plain_torch_dataloader_reads_it(
+def test_a_torch_dataloader_reads_the_dataset(
     simple: Simple, context: str, opened: str, workers: int
 ) -> None:
     torch_data = pytest.importorskip("torch.utils.data")
@@ -354,7 +354,7 @@ def test_a_plain_torch_dataloader_reads_it(
 
 
 def test_opening_ten_million_samples_takes_little_memory(tmp_path: Path) -> None:
-    """Shards and columns as holes: nothing of them is read at the start."""
+    """Writes shards and columns as sparse files, because opening a dataset does not read them."""
     import subprocess
     import sys
 

@@ -1,4 +1,4 @@
-"""Columns: plain .npy files, written in any order in bounded memory, checked before they are mapped."""
+"""Columns are .npy files, written in any order in bounded memory and checked before mapping."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def write(
 
 
 @pytest.mark.parametrize(("dtype", "width"), [("<i8", 1), ("<f8", 1), ("<u2", 1), ("<i8", 2)])
-def test_numpy_reads_what_we_write(tmp_path: Path, dtype: str, width: int) -> None:
+def test_numpy_reads_the_written_columns(tmp_path: Path, dtype: str, width: int) -> None:
     rows = np.arange(14).astype(dtype).reshape((7, 2) if width == 2 else 14)
     column = write(tmp_path, rows, dtype=dtype, width=width)
     path = tmp_path / "columns" / "label.npy"
@@ -42,7 +42,7 @@ def test_numpy_reads_what_we_write(tmp_path: Path, dtype: str, width: int) -> No
     st.sampled_from(["<i8", "<f8", "<u2"]),
     st.lists(st.integers(0, 1 << 40), min_size=1, max_size=2).map(tuple),
 )
-def test_the_header_is_numpys_format_in_128_bytes(dtype: str, shape: tuple[int, ...]) -> None:
+def test_the_header_is_a_numpy_header_of_128_bytes(dtype: str, shape: tuple[int, ...]) -> None:
     import io
 
     header = npy_header(dtype, shape)
@@ -62,7 +62,7 @@ def test_rows_in_any_order(tmp_path: Path) -> None:
     assert [int(found[i]) for i in (0, 9, 10, 25, 39, 49)] == [0, 9, 0, 25, 0, 49]
 
 
-def test_nothing_is_left_of_a_column_that_was_not_finished(tmp_path: Path) -> None:
+def test_an_unfinished_column_leaves_no_file(tmp_path: Path) -> None:
     with ColumnWriter(tmp_path, "label", "<i8") as out:
         out.append([1, 2])
         assert os.listdir(tmp_path / "columns") == [f"label.npy.tmp-{os.getpid()}"]
@@ -71,7 +71,7 @@ def test_nothing_is_left_of_a_column_that_was_not_finished(tmp_path: Path) -> No
         ColumnWriter(tmp_path / "nowhere" / "deep", "label", "<i8")
 
 
-def test_rows_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+def test_rows_that_do_not_fit_are_rejected(tmp_path: Path) -> None:
     with (
         ColumnWriter(tmp_path, "a", "<u2") as small,
         ColumnWriter(tmp_path, "b", "<i8", width=2) as pairs,
@@ -89,7 +89,7 @@ def test_rows_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         assert pairs.finish().shape == (1, 2)
 
 
-def test_every_flip_cut_and_extension_is_noticed_before_it_is_mapped(tmp_path: Path) -> None:
+def test_flipped_truncated_and_extended_files_are_rejected_before_mapping(tmp_path: Path) -> None:
     column = write(tmp_path, range(30))
     path = tmp_path / "columns" / "label.npy"
     good = path.read_bytes()
@@ -111,8 +111,8 @@ def test_every_flip_cut_and_extension_is_noticed_before_it_is_mapped(tmp_path: P
     assert open_column(tmp_path, column).sum() == sum(range(30))
 
 
-def test_a_header_that_claims_something_else_is_refused(tmp_path: Path) -> None:
-    """Right size and checksum, as a hostile manifest could give them, but another type in the file."""
+def test_a_header_of_another_type_is_rejected(tmp_path: Path) -> None:
+    """The size and checksum are valid, as in a hostile manifest, but the file has another dtype."""
     column = write(tmp_path, range(30))
     other = write(tmp_path, np.zeros(30), name="other", dtype="<f8")
     (tmp_path / "columns" / "other.npy").rename(tmp_path / "columns" / "label.npy")
@@ -120,7 +120,7 @@ def test_a_header_that_claims_something_else_is_refused(tmp_path: Path) -> None:
         open_column(tmp_path, Column("label", column.dtype, column.shape, other.size, other.crc32c))
 
 
-def test_links_and_other_things_are_not_followed(tmp_path: Path) -> None:
+def test_links_and_special_files_are_rejected(tmp_path: Path) -> None:
     column = write(tmp_path, range(30))
     path = tmp_path / "columns" / "label.npy"
     path.rename(tmp_path / "real.npy")

@@ -1,4 +1,4 @@
-"""Field kinds are objects: one per kind, with a row in every table, and nothing compares their names."""
+"""Field kinds are objects with a row in every table; no code compares their names."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_every_table_has_a_row_for_every_kind(table: dict[object, object]) -> No
 
 
 def test_sources_can_read_every_kind() -> None:
-    """From Python objects and from columns of text; images and masks are files, read elsewhere."""
+    """Covers Python objects and text columns; other code reads images and masks."""
     files = {IMAGE, MASK}
     assert {*objects._SCALARS, *numbers.TABLES, NUMBERS} | files == set(KINDS.values())
     assert {*columns._CONVERTERS} | files == set(KINDS.values())
@@ -51,7 +51,7 @@ def test_copies_and_pickles_of_a_field_have_the_same_kind() -> None:
         assert other.kind is BOXES
 
 
-def test_only_kinds_that_lie_in_an_image_move() -> None:
+def test_only_kinds_with_image_coordinates_move() -> None:
     moving = {kind for kind, move in LABEL_MOVES.items() if move is not None}
     assert moving == {BOXES, POINTS, MATRIX}
     assert all(kind.moves_with_image for kind in moving)
@@ -83,7 +83,7 @@ def test_the_scan_finds_a_planted_comparison(code: str) -> None:
 
 
 def compared_kinds(code: str) -> list[int]:
-    """Lines that compare ``kind`` or ``x.kind`` with names of field kinds, or list at least three of them as keys."""
+    """Finds comparisons of ``kind`` with names, and dicts with three or more names as keys."""
     lines = []
     for node in ast.walk(ast.parse(code)):
         if isinstance(node, ast.Compare):

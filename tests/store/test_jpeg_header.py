@@ -1,4 +1,4 @@
-"""Reading a JPEG's markers: right facts for good files, a clear refusal for bad ones, the same in C++ and Python."""
+"""The JPEG header readers in C++ and Python agree on good files and reject bad ones."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_size_sampling_and_coding(read: Reader) -> None:
     assert not header.progressive
 
 
-def test_gray_progressive_restart_cmyk(read: Reader) -> None:
+def test_grayscale_progressive_restart_and_cmyk_headers(read: Reader) -> None:
     assert read(jpeg(mode="L")).subsampling == "gray"
     progressive = read(jpeg(progressive=True))
     assert progressive.progressive
@@ -123,15 +123,15 @@ def test_offsets_frame_the_entropy_coded_data(read: Reader) -> None:
         (lambda d: d[:2] + b"\xff\xfe\x00\x01" + d[2:], "marker 0xFFFE has length 1 at byte 2"),
     ],
 )
-def test_broken_structure_is_refused_with_the_place(
+def test_broken_structure_is_rejected_with_its_position(
     read: Reader, damage: Callable[[bytes], bytes], message: str
 ) -> None:
     with pytest.raises(BadImage, match=message):
         read(damage(jpeg()))
-    assert read(jpeg()).width == 40  # and the next good one is still read
+    assert read(jpeg()).width == 40  # the next good file is still read
 
 
-def test_missing_end_is_told_not_refused(read: Reader) -> None:
+def test_a_missing_end_marker_is_reported_not_rejected(read: Reader) -> None:
     assert not read(jpeg()[:-2]).complete
 
 
@@ -163,7 +163,7 @@ def _verdict(read: Reader, data: bytes) -> JpegHeader | str:
         return str(error)
 
 
-def test_limits_refuse_bombs_from_the_header() -> None:
+def test_limits_reject_bombs_by_their_header() -> None:
     good = read_header(jpeg())
     check_limits(good, 1000)
     fields = {name: getattr(good, name) for name in JpegHeader.__slots__}

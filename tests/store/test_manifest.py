@@ -1,4 +1,4 @@
-"""manifest.json: what dump writes parse reads, equal manifests give equal bytes, and nothing else passes."""
+"""``manifest.json``: dump and parse are inverse and deterministic; parse rejects all else."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def sealed(found: dict[str, Any]) -> bytes:
     return seal(json.dumps(found)[1:-1].encode())
 
 
-def test_it_reads_back_as_it_was_written() -> None:
+def test_a_manifest_round_trips() -> None:
     written = dump(example())
     assert parse(written) == example()
     assert dump(parse(written)) == written
@@ -85,18 +85,18 @@ def test_it_reads_back_as_it_was_written() -> None:
     )
 
 
-def test_an_empty_dataset_is_one() -> None:
+def test_an_empty_dataset_is_valid() -> None:
     assert parse(dump(example(n_shards=0))).n_samples == 0
 
 
-def test_people_can_read_it_and_diff_it() -> None:
+def test_the_text_has_one_line_per_shard() -> None:
     lines = dump(example()).decode().splitlines()
     assert lines[1] == ' "format": "fastload",'
     assert sum("shard-0000" in line for line in lines) == 3
     assert re.fullmatch(r' "crc32c": "[0-9a-f]{8}"', lines[-2])
 
 
-def test_every_flipped_bit_is_noticed() -> None:
+def test_every_flipped_bit_is_detected() -> None:
     written = dump(example())
     for place in range(len(written)):
         for bit in range(8):
@@ -107,7 +107,7 @@ def test_every_flipped_bit_is_noticed() -> None:
     assert parse(written) == example()
 
 
-def test_every_cut_is_noticed() -> None:
+def test_every_truncation_is_detected() -> None:
     written = dump(example())
     for end in range(len(written)):
         with pytest.raises(CorruptManifest):
@@ -117,19 +117,19 @@ def test_every_cut_is_noticed() -> None:
 @pytest.mark.parametrize(
     ("version", "advice"), [(3, "install a newer fastload"), (1, "pack the dataset again")]
 )
-def test_another_version_says_what_to_do(version: int, advice: str) -> None:
+def test_another_version_is_rejected_with_advice(version: int, advice: str) -> None:
     with pytest.raises(
         CorruptManifest, match=f"format version {version}, this fastload reads version 2: {advice}"
     ):
         parse(sealed({**tree(), "version": version}))
 
 
-def test_an_edit_by_hand_is_called_so() -> None:
+def test_a_manual_edit_is_reported_as_one() -> None:
     with pytest.raises(CorruptManifest, match="edited by hand"):
         parse(dump(example()).replace(b"crane", b"Crane"))
 
 
-def test_too_many_bytes_are_not_even_looked_at() -> None:
+def test_too_many_bytes_are_rejected_before_parsing() -> None:
     with pytest.raises(CorruptManifest, match=f"at most {MAX_BYTES}"):
         parse(bytes(MAX_BYTES + 1))
 
@@ -138,7 +138,7 @@ REMOVE = object()
 
 
 def changed(path: str, value: Any) -> bytes:
-    """The example with one value exchanged or removed, at a path like shards.1.size, and sealed anew."""
+    """Changes or removes one value at a path like shards.1.size and updates the checksum."""
     found = tree()
     *parents, last = path.split(".")
     place: Any = found
@@ -159,7 +159,7 @@ PATHS = [
 
 
 @pytest.mark.parametrize("path", [path for path in PATHS if path not in ("options", "converted")])
-def test_every_value_must_be_there_and_of_its_type(path: str) -> None:
+def test_every_value_is_required_and_typed(path: str) -> None:
     for wrong in (REMOVE, None, True, -1, 1.5, "x" * 2000, "\ud800", [], {}, [None], {"a": []}):
         with pytest.raises(CorruptManifest):
             parse(changed(path, wrong))
@@ -212,7 +212,7 @@ def test_every_value_must_be_there_and_of_its_type(path: str) -> None:
         ("columns.1.name", "_blocks"),
     ],
 )
-def test_values_that_do_not_agree_are_refused(path: str, value: Any) -> None:
+def test_inconsistent_values_are_rejected(path: str, value: Any) -> None:
     with pytest.raises(CorruptManifest):
         parse(changed(path, value))
     assert parse(dump(example())) == example()
@@ -223,7 +223,7 @@ def test_values_that_do_not_agree_are_refused(path: str, value: Any) -> None:
     st.binary(max_size=300)
     | st.text(max_size=300).map(lambda text: text.encode("utf-8", "replace"))
 )
-def test_rubbish_raises_corrupt_manifest_and_nothing_else(rubbish: bytes) -> None:
+def test_random_bytes_raise_only_corrupt_manifest(rubbish: bytes) -> None:
     for data in (rubbish, seal(rubbish)):
         with pytest.raises(CorruptManifest):
             parse(data)
@@ -240,7 +240,7 @@ json_values = st.recursive(
 
 @settings(max_examples=300)
 @given(st.sampled_from(PATHS), json_values)
-def test_any_json_in_any_place_is_read_or_refused(path: str, value: Any) -> None:
+def test_any_json_value_is_accepted_or_rejected(path: str, value: Any) -> None:
     try:
         found = parse(changed(path, value))
     except CorruptManifest:
@@ -261,7 +261,7 @@ def test_any_json_in_any_place_is_read_or_refused(path: str, value: Any) -> None
         {"tool": "\ud800"},
     ],
 )
-def test_what_parse_would_refuse_is_not_written(wrong: dict[str, Any]) -> None:
+def test_dump_rejects_what_parse_rejects(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=r"writing manifest\.json"):
         dump(example(**wrong))
 

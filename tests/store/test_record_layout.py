@@ -1,4 +1,4 @@
-"""What encode_record writes, parse_record reads; what is not exactly that is refused."""
+"""``parse_record`` reads what ``encode_record`` writes and rejects all other bytes."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def record() -> bytearray:
 
 
 def resealed(value: bytearray) -> memoryview:
-    """The same with its checksum made right again, as an attacker or a faulty writer would leave it."""
+    """Returns the record with a valid checksum, as from an attacker or a faulty writer."""
     value[4:8] = google_crc32c.value(bytes(value[8:])).to_bytes(4, "little")
     return memoryview(value)
 
@@ -64,7 +64,7 @@ def plain(parts: list[Part]) -> list[Part]:
     return [part._replace(data=bytes(part.data)) for part in parts]
 
 
-def test_the_first_bytes_are_as_the_format_says() -> None:
+def test_the_first_bytes_match_the_format() -> None:
     value = encode_record(7, [Part(1, b"abc"), Part(0, b"0123456789")])
     assert value == (
         b"FLR1"
@@ -99,7 +99,7 @@ one_part = st.builds(
     st.integers(0, (1 << 63) - 1),
     st.lists(one_part, max_size=12, unique_by=lambda part: part[0:1] + part[2:3] + part[4:5]),
 )
-def test_every_record_reads_back_as_it_was_written(sample_id: int, parts: list[Part]) -> None:
+def test_every_record_round_trips(sample_id: int, parts: list[Part]) -> None:
     value = memoryview(encode_record(sample_id, parts))
     found = parse_record(value, sample_id)
     assert plain(found) == sorted(parts, key=lambda part: (part.field, part.item, part.role))
@@ -111,7 +111,7 @@ def test_every_record_reads_back_as_it_was_written(sample_id: int, parts: list[P
 
 @settings(max_examples=300)
 @given(st.data())
-def test_any_flipped_bit_is_noticed(data: st.DataObject) -> None:
+def test_any_flipped_bit_is_detected(data: st.DataObject) -> None:
     value = record()
     bit = data.draw(st.integers(0, 8 * len(value) - 1))
     value[bit // 8] ^= 1 << bit % 8
@@ -119,8 +119,8 @@ def test_any_flipped_bit_is_noticed(data: st.DataObject) -> None:
         parse_record(memoryview(value), NUMBER)
 
 
-def test_every_byte_of_header_and_table_matters_even_with_a_right_checksum() -> None:
-    """All but the fields of a part that are free to take any value."""
+def test_header_and_table_bytes_are_checked_beyond_the_checksum() -> None:
+    """Covers all bytes except the fields of a part that may have any value."""
     end = HEADER.size + ROW.size * len(PARTS)
     free = {
         HEADER.size + ROW.size * row + byte
@@ -138,9 +138,7 @@ def test_every_byte_of_header_and_table_matters_even_with_a_right_checksum() -> 
 
 @settings(max_examples=500)
 @given(st.binary(max_size=200), st.booleans(), st.integers(0, 3))
-def test_rubbish_is_refused_without_any_other_error(
-    rubbish: bytes, framed: bool, n_parts: int
-) -> None:
+def test_random_bytes_raise_only_record_error(rubbish: bytes, framed: bool, n_parts: int) -> None:
     value = bytearray(rubbish)
     if framed:
         value[: HEADER.size] = HEADER.pack(
@@ -188,7 +186,7 @@ def test_a_wrong_header_or_table_is_named(why: str, offset: int, layout: str, nu
     assert plain(parse_record(memoryview(record()), NUMBER)) == PARTS
 
 
-def test_padding_that_is_not_zero_is_refused() -> None:
+def test_nonzero_padding_is_rejected() -> None:
     value = record()
     place = HEADER.size + ROW.size * len(PARTS) + len(PARTS[0].data)
     value[place] = 1
@@ -196,8 +194,8 @@ def test_padding_that_is_not_zero_is_refused() -> None:
         parse_record(resealed(value), NUMBER)
 
 
-def test_checks_come_in_the_promised_order() -> None:
-    """With everything wrong the first complaint is the magic, then the version, the id, the length, the checksum."""
+def test_checks_run_in_the_documented_order() -> None:
+    """Errors are reported in the order magic, version, id, length, checksum."""
     value = record()
     struct.pack_into("<4sIBBHIQ", value, 0, b"XXXX", 1, 9, 9, 9, 9, 9)
     for offset, good, why in (
@@ -241,7 +239,7 @@ def test_limits_on_writing() -> None:
     assert len(parse_record(memoryview(full), 0)[0].data) == MAX_RECORD - 48
 
 
-def test_sides_swap_with_the_orientation() -> None:
+def test_orientations_5_to_8_swap_the_sides() -> None:
     assert shown_size(Part(0, b"", width=4, height=3, orientation=1)) == (4, 3)
     assert [
         shown_size(Part(0, b"", width=4, height=3, orientation=n)) == (3, 4) for n in range(9)

@@ -1,4 +1,4 @@
-"""Every kind of field: what goes in comes out, what does not belong is refused, hostile bytes do no harm."""
+"""Values of every field kind round-trip; wrong values and hostile bytes are rejected."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tests.small_dataset import Array, jpeg, jpeg_part, same
 
 
 def round_trip(field: Field, value: object) -> Any:
-    """Through a whole record, as in a shard."""
+    """Encodes and decodes a value as part of a whole record."""
     record = encode_record(5, [Part(9, b"another field"), *encode_value(3, field, value)])
     return decode_value(
         field, [part for part in parse_record(memoryview(record), 5) if part.field == 3]
@@ -65,7 +65,7 @@ def test_numpy_scalars_and_bools_are_numbers() -> None:
     assert type(round_trip(Field("x", "float"), 3)) is float
 
 
-def test_what_is_no_scalar_is_refused() -> None:
+def test_values_that_are_not_scalars_are_rejected() -> None:
     no_int: list[object] = [1 << 63, -(1 << 63) - 1, 1.0, "1", b"1", [1], np.float64(1)]
     for value in no_int:
         refused("int", value)
@@ -96,7 +96,7 @@ def test_json(value: Any) -> None:
     assert round_trip(Field("x", "json"), value) == value
 
 
-def test_what_json_cannot_say_is_refused() -> None:
+def test_values_that_are_not_json_are_rejected() -> None:
     for value in (float("nan"), [float("inf")], {1: 2}, {"a": b"x"}, object(), {"a": {2, 3}}):
         refused("json", value, "expected valid JSON")
     deep: Any = 0
@@ -120,7 +120,7 @@ def test_arrays(array: Array) -> None:
     assert not view.flags.writeable
 
 
-def test_arrays_in_any_order_of_bytes_and_memory() -> None:
+def test_arrays_of_any_byte_and_memory_order() -> None:
     array = np.arange(24, dtype=">f4").reshape(2, 3, 4).swapaxes(0, 2)[:, ::-1]
     found = round_trip(Field("x", "array"), array)
     assert np.array_equal(found, array)
@@ -169,7 +169,7 @@ def test_lists_and_missing_values() -> None:
     assert same(round_trip(Field("x", "image", list=True), images), images)
 
 
-def test_a_path_that_is_no_text_stays_readable() -> None:
+def test_a_path_that_is_not_utf8_is_escaped() -> None:
     assert source_part("a/ü.jpg").data == "a/ü.jpg".encode()
     assert source_part("caf\udce9.jpg").data == b"caf\\xe9.jpg"
 
@@ -186,7 +186,7 @@ def test_raw_images(dtype: str, channels: int) -> None:
     assert round_trip(Field("x", "image"), pixels).flags.writeable
 
 
-def test_what_is_no_image_is_refused() -> None:
+def test_values_that_are_not_images_are_rejected() -> None:
     shapes = ((3, 3, 3, 3), (9,), (0, 3, 3), (1, 16385), (3, 3, 256))
     for wrong in (
         np.zeros((3, 3), np.float32),
@@ -265,7 +265,7 @@ def test_a_palette_png_is_a_mask_of_its_indices() -> None:
     assert same(decode_mask(one_bit), np.eye(6, 9, dtype=np.uint8))
 
 
-def test_jpegs_decode_to_what_pillow_says() -> None:
+def test_jpegs_decode_like_pillow() -> None:
     for path in photos(8):
         data = path.read_bytes()
         with Image.open(io.BytesIO(data)) as image:
@@ -274,17 +274,18 @@ def test_jpegs_decode_to_what_pillow_says() -> None:
             expected = np.asarray(image)
         found = decode_image(jpeg_part(0, data))
         assert found.shape == (expected.shape if expected.ndim == 3 else (*expected.shape, 1))
-        # Pillow and simplejpeg bundle different libjpeg-turbo versions; with the slow, exact DCT they agree to the bit.
+        # Pillow and simplejpeg bundle different versions of libjpeg-turbo. With the slow, exact DCT
+        # they agree bit for bit.
         assert np.array_equal(found.reshape(expected.shape), expected), path.name
 
 
-def test_gray_stays_one_channel() -> None:
+def test_grayscale_images_keep_one_channel() -> None:
     assert decode_image(jpeg_part(0, jpeg(20, 10, gray=True))).shape == (10, 20, 1)
 
 
 @pytest.mark.parametrize("orientation", range(9))
 @pytest.mark.parametrize("gray", [False, True])
-def test_orientation_is_pillows(orientation: int, gray: bool) -> None:
+def test_orientation_is_applied_like_pillow(orientation: int, gray: bool) -> None:
     from PIL import ImageOps
 
     data = jpeg(37, 21, seed=orientation, gray=gray, exif_orientation=orientation)
@@ -303,7 +304,7 @@ def bad_image(part: Part, *, mask: bool = False) -> None:
         (decode_mask if mask else decode_image)(part)
 
 
-def test_damaged_and_hostile_pixels_are_refused() -> None:
+def test_damaged_and_hostile_images_are_rejected() -> None:
     good = jpeg_part(0, jpeg(40, 30))
     data = bytes(good.data)
     bad_image(good._replace(data=data[: len(data) // 2]))
@@ -313,9 +314,7 @@ def test_damaged_and_hostile_pixels_are_refused() -> None:
     bomb = bytearray(data)
     frame = bomb.index(b"\xff\xc0") + 5
     bomb[frame : frame + 4] = struct.pack(">HH", 16000, 16000)
-    with pytest.raises(
-        BadImage, match="at most 64 megapixels"
-    ):  # from the header, before it costs anything
+    with pytest.raises(BadImage, match="at most 64 megapixels"):  # by its header, before decoding
         decode_image(good._replace(data=bytes(bomb), width=16000, height=16000))
     bad_image(good._replace(codec=PLAIN))
     raw = Part(0, bytes(12), 0, RAW, channels=3, bits=8, width=2, height=2)
@@ -349,7 +348,7 @@ def test_a_deflate_bomb_is_not_inflated() -> None:
     assert decode_mask(part._replace(data=good)).shape == (10, 10)
 
 
-def test_a_png_of_another_size_is_refused_before_it_is_decoded() -> None:
+def test_a_png_of_another_size_is_rejected_before_decoding() -> None:
     part = Part(
         0, png(np.zeros((600, 500), np.uint8)), 0, PNG, channels=1, bits=8, width=50, height=60
     )
@@ -364,7 +363,9 @@ def test_a_png_of_another_size_is_refused_before_it_is_decoded() -> None:
 @given(
     st.integers(0, 255), st.lists(st.integers(0, (1 << 64) - 1), max_size=9), st.binary(max_size=64)
 )
-def test_arrays_of_hostile_shape(code: int, shape: list[int], payload: bytes) -> None:
+def test_hostile_array_shapes_raise_only_record_error(
+    code: int, shape: list[int], payload: bytes
+) -> None:
     data = struct.pack(f"<BB6x{len(shape)}Q", code, len(shape), *shape) + payload
     try:
         found = decode_array(data)
@@ -385,7 +386,7 @@ def test_arrays_of_hostile_shape(code: int, shape: list[int], payload: bytes) ->
         (3, 0, (1 << 64) - 1),
     ],
 )
-def test_shapes_that_overflow_are_refused(shape: tuple[int, ...]) -> None:
+def test_overflowing_shapes_are_rejected(shape: tuple[int, ...]) -> None:
     size = 0 if math.prod(shape) % (1 << 61) == 0 else 8
     with pytest.raises(RecordError, match="array shape"):
         decode_array(struct.pack(f"<BB6x{len(shape)}Q", 7, len(shape), *shape) + bytes(size))
@@ -407,11 +408,11 @@ def test_shapes_that_overflow_are_refused(shape: tuple[int, ...]) -> None:
         ("mask", Part(0, bytes(4), codec=JPEG)),
     ],
 )
-def test_parts_that_are_not_of_their_kind_are_refused(kind: str, part: Part) -> None:
+def test_parts_of_another_kind_are_rejected(kind: str, part: Part) -> None:
     with pytest.raises(RecordError):
         decode_value(Field("x", kind), [part])
 
 
-def test_two_parts_of_one_value_are_refused() -> None:
+def test_two_parts_for_one_value_are_rejected() -> None:
     with pytest.raises(RecordError, match="the field is not a list"):
         decode_value(Field("x", "int"), [Part(0, bytes(8)), Part(0, bytes(8), 1)])

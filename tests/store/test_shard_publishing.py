@@ -1,4 +1,4 @@
-"""A shard appears whole or not at all, is the same for the same records, and leaves nothing beside it."""
+"""Publishing a shard is atomic and deterministic and leaves no other files."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def write(folder: Path, values: list[bytes], *, number: int = 0, first: int = 0)
         return out.publish()
 
 
-def test_nothing_has_the_name_before_publish_and_nothing_else_is_left(tmp_path: Path) -> None:
+def test_publish_creates_the_shard_and_leaves_no_other_file(tmp_path: Path) -> None:
     values = records(20, first=100)
     with ShardWriter(tmp_path, 7, first=100) as out:
         for i, value in enumerate(values):
@@ -61,7 +61,8 @@ def test_nothing_has_the_name_before_publish_and_nothing_else_is_left(tmp_path: 
     verify_file(tmp_path / shard.name, shard)
 
 
-# A node of the tree holds its value up to 2,022 bytes, larger ones get pages of their own; 226 leaves fill a branch.
+# A leaf holds values of up to 2,022 bytes, larger values are on overflow pages; a branch has 226
+# children.
 @pytest.mark.parametrize(
     ("count", "least", "most"),
     [
@@ -104,7 +105,7 @@ def test_lmdb_reads_every_shape_of_tree(tmp_path: Path, count: int, least: int, 
 @pytest.mark.parametrize(
     ("sizes", "inline"), [([5000] * 600, 0), ([5000] * 300 + [1000] * 3 + [5000] * 300, 1)]
 )
-def test_leaves_that_hold_no_record_stand_together_at_the_end(
+def test_leaves_without_records_are_stored_together_at_the_end(
     tmp_path: Path, sizes: list[int], inline: int
 ) -> None:
     shard = write(tmp_path, [bytes(size) for size in sizes])
@@ -120,8 +121,8 @@ def test_leaves_that_hold_no_record_stand_together_at_the_end(
     assert kinds[-1] == 1  # the root
 
 
-def test_lmdb_s_own_copy_holds_the_same(tmp_path: Path) -> None:
-    """LMDB walks the whole tree and counts its pages when it copies compactly; a page nobody reaches would be an error."""
+def test_a_compacted_lmdb_copy_has_the_same_records(tmp_path: Path) -> None:
+    """A compacting copy walks the tree and counts its pages; an unreachable page is an error."""
     values = records(1000, 1500) + records(200, 9000, first=1000)
     shard = write(tmp_path, values)
     with lmdb.open(str(tmp_path / shard.name), subdir=False, readonly=True, lock=False) as env:
@@ -158,7 +159,7 @@ def test_flushes_are_bounded_and_the_size_is_known_while_writing(
     assert [bytes(reader.get(i)) for i in range(500)] == values
 
 
-def test_the_same_records_give_the_same_file_however_they_are_flushed(
+def test_the_file_does_not_depend_on_the_flushes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     values = records(300)
@@ -173,7 +174,7 @@ def test_the_same_records_give_the_same_file_however_they_are_flushed(
     ).read_bytes()
 
 
-def test_an_aborted_shard_leaves_nothing(tmp_path: Path) -> None:
+def test_an_aborted_shard_leaves_no_file(tmp_path: Path) -> None:
     with ShardWriter(tmp_path, 0, first=0) as out:
         out.add(0, records(1)[0])
     assert list(tmp_path.iterdir()) == []
@@ -181,12 +182,12 @@ def test_an_aborted_shard_leaves_nothing(tmp_path: Path) -> None:
     assert write(tmp_path, records(3)).records == 3
 
 
-def test_a_rest_of_a_killed_process_with_our_number_is_no_obstacle(tmp_path: Path) -> None:
+def test_a_leftover_of_a_killed_process_with_the_same_pid_is_replaced(tmp_path: Path) -> None:
     (tmp_path / f"shard-00000.lmdb.tmp-{os.getpid()}").write_bytes(os.urandom(50_000))
     assert write(tmp_path, records(3)).records == 3
 
 
-def test_wrong_use_is_refused_and_the_right_goes_on(tmp_path: Path) -> None:
+def test_wrong_calls_are_rejected_and_the_writer_stays_usable(tmp_path: Path) -> None:
     first, second, third = records(3)
     with ShardWriter(tmp_path, 0, first=0) as out:
         with pytest.raises(ConfigError, match="0 records, expected at least 1"):
@@ -204,7 +205,7 @@ def test_wrong_use_is_refused_and_the_right_goes_on(tmp_path: Path) -> None:
         shard_name(10_000_000)
 
 
-def test_a_folder_that_cannot_be_written_is_said_so(tmp_path: Path) -> None:
+def test_an_unwritable_folder_is_reported(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="run the same command again"):
         ShardWriter(tmp_path / "nowhere", 0, first=0)
 
@@ -219,7 +220,7 @@ def test_a_folder_that_cannot_be_written_is_said_so(tmp_path: Path) -> None:
         (errno.EACCES, 0, "Check the permissions"),
     ],
 )
-def test_a_full_disk_says_so_with_what_is_needed_and_free(
+def test_a_full_disk_is_reported_with_needed_and_free_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, free: int, said: str
 ) -> None:
     monkeypatch.setattr(files, "_free_bytes", lambda folder: free)
@@ -233,8 +234,8 @@ def test_a_full_disk_says_so_with_what_is_needed_and_free(
         assert f"4096 bytes needed, {free} free on {tmp_path}" in str(failure)
 
 
-def test_a_limit_of_the_file_size_stops_the_shard_cleanly(tmp_path: Path) -> None:
-    """A write that fails for real, in the middle: the file may not grow above 1 MiB."""
+def test_a_file_size_limit_stops_the_shard_cleanly(tmp_path: Path) -> None:
+    """A real write error in the middle: the file may not grow above 1 MiB."""
     import resource
 
     pid = os.fork()
@@ -253,7 +254,7 @@ def test_a_limit_of_the_file_size_stops_the_shard_cleanly(tmp_path: Path) -> Non
     assert write(tmp_path, records(400)).records == 400
 
 
-def test_write_atomically_replaces_or_leaves_alone(
+def test_write_atomically_replaces_the_file_or_keeps_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "manifest.json"
@@ -271,10 +272,10 @@ def test_write_atomically_replaces_or_leaves_alone(
     assert path.read_bytes() == b"new"
 
 
-def test_everything_is_synced_before_the_rename_and_the_folder_after(
+def test_files_are_synced_before_the_rename_and_the_folder_after(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The order that a power loss asks for, seen from outside: what reached fsync, and the names at that moment."""
+    """Records each fsync and the file names at that time, for safety against power loss."""
     seen: list[tuple[str, bool]] = []
     real = os.fsync
 
@@ -292,7 +293,7 @@ def test_everything_is_synced_before_the_rename_and_the_folder_after(
     ]
 
 
-def test_leftovers_are_told_from_published_files() -> None:
+def test_temporary_names_are_distinguished_from_published_files() -> None:
     assert files.is_temporary(files.temporary_path(Path("/x/shard-00000.lmdb")).name)
     for name in ("shard-00000.lmdb", "manifest.json", "a.tmp-", "a.tmp-x", ".tmp-"):
         assert not files.is_temporary(name)
@@ -310,7 +311,7 @@ def test_a_published_shard_is_plain_lmdb(tmp_path: Path) -> None:
         ]
 
 
-def test_a_view_that_changes_later_is_written_as_it_was(tmp_path: Path) -> None:
+def test_a_view_is_copied_when_it_is_added(tmp_path: Path) -> None:
     value = records(1)[0]
     changing = bytearray(value)
     with ShardWriter(tmp_path, 0, first=0) as out:
@@ -321,7 +322,7 @@ def test_a_view_that_changes_later_is_written_as_it_was(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("most", [1, 3, 1024])
-def test_pieces_are_written_whole_whatever_a_call_takes(
+def test_short_writes_are_completed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
     pieces = [os.urandom(1 + n * 37 % 700) for n in range(2500)]
@@ -334,10 +335,10 @@ def test_pieces_are_written_whole_whatever_a_call_takes(
     assert (tmp_path / "file").read_bytes() == b"".join(pieces)
 
 
-def test_a_shard_is_whole_although_the_system_takes_little_at_a_time(
+def test_a_shard_is_complete_after_short_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also the pages at its front, which are written last, when the disk may be nearly full."""
+    """Includes the first pages, which are written last, when the disk may be nearly full."""
     values, real = records(50), os.writev
     monkeypatch.setattr(
         os, "writev", lambda descriptor, some: real(descriptor, [b"".join(some)[:100]])

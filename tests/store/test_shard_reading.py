@@ -1,4 +1,4 @@
-"""Shards are checked before they are mapped, shared within a process, and outlive whoever holds their bytes."""
+"""Shards are checked before mapping, shared in a process, and mapped while bytes are used."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Made = tuple[Path, Shard, list[bytes]]
 
 
 def run_child(function: object) -> int:
-    """The exit code of a forked child that runs this; -signal if it was killed."""
+    """Runs a function in a forked child; returns its exit code, or -signal."""
     pid = os.fork()
     if pid == 0:
         code = 1
@@ -57,7 +57,7 @@ def test_records_are_read_in_place(made: Made) -> None:
             reader.get(outside)
 
 
-def test_one_file_is_opened_once_however_many_read_it(made: Made) -> None:
+def test_all_readers_share_one_environment_per_file(made: Made) -> None:
     folder, row, values = made
     (folder / "link").symlink_to(folder)
     readers = [
@@ -69,12 +69,12 @@ def test_one_file_is_opened_once_however_many_read_it(made: Made) -> None:
     assert len({id(reader._environment) for reader in readers}) == 1
 
 
-def test_bytes_outlive_their_reader_and_the_map_goes_with_the_last(made: Made) -> None:
+def test_bytes_keep_the_file_mapped_after_their_reader(made: Made) -> None:
     folder, row, values = made
     maps, name = (
         Path("/proc/self/maps"),
         str(folder / row.name),
-    )  # other tests may have shards of this name open
+    )  # other tests may have opened shards with this name
     reader = ShardReader(folder, row)
     part = reader.record(105)[0]
     view = memoryview(part.data)[10:20]
@@ -88,8 +88,8 @@ def test_bytes_outlive_their_reader_and_the_map_goes_with_the_last(made: Made) -
     assert bytes(ShardReader(folder, row).get(105)) == values[5]
 
 
-def test_a_replaced_file_is_another_one(made: Made) -> None:
-    """Published again by rename: who has the old file keeps reading it, who opens now gets the new."""
+def test_a_replaced_file_is_opened_separately(made: Made) -> None:
+    """After a rename, an open reader keeps the old file and a new reader gets the new file."""
     folder, row, values = made
     old = ShardReader(folder, row)
     old.get(100)
@@ -99,7 +99,7 @@ def test_a_replaced_file_is_another_one(made: Made) -> None:
     assert bytes(old.get(139)) == values[39]
 
 
-def test_a_reader_pickles_as_its_name(made: Made) -> None:
+def test_a_reader_pickles_as_its_path(made: Made) -> None:
     folder, row, values = made
     reader = ShardReader(folder, row, verify="full")
     reader.get(100)
@@ -120,7 +120,7 @@ def test_threads_read_at_the_same_time(made: Made) -> None:
         assert all(pool.map(read, range(4000)))
 
 
-def test_children_go_on_reading_while_the_parents_threads_do(made: Made) -> None:
+def test_forked_children_read_while_threads_of_the_parent_read(made: Made) -> None:
     folder, row, values = made
     reader = ShardReader(folder, row)
     reader.get(100)
@@ -144,7 +144,7 @@ def test_children_go_on_reading_while_the_parents_threads_do(made: Made) -> None
     with warnings.catch_warnings():
         warnings.simplefilter(
             "ignore", DeprecationWarning
-        )  # Python 3.12 warns of forks beside threads; that is the test
+        )  # Python 3.12 warns about fork with threads, which is the case under test
         try:
             codes = [run_child(in_child) for _ in range(30)]
         finally:
@@ -154,8 +154,8 @@ def test_children_go_on_reading_while_the_parents_threads_do(made: Made) -> None
     assert codes == [0] * 30
 
 
-def test_a_child_never_closes_what_it_inherited(made: Made) -> None:
-    """Closing waits for calls that other threads of the parent were in, and those never end in the child."""
+def test_a_forked_child_never_closes_an_inherited_environment(made: Made) -> None:
+    """Closing waits for calls of the parent's threads, which never end in the child."""
     folder, row, _ = made
     reader = ShardReader(folder, row)
     reader.get(100)
@@ -170,8 +170,8 @@ def test_a_child_never_closes_what_it_inherited(made: Made) -> None:
     assert run_child(in_child) == 0
 
 
-def test_a_child_that_ends_in_the_ordinary_way_ends(made: Made) -> None:
-    """Its interpreter cleans up: that must neither wait for threads it does not have, nor harm the parent."""
+def test_a_forked_child_exits_normally(made: Made) -> None:
+    """Interpreter exit must neither wait for threads of the parent nor harm the parent."""
     folder, row, _ = made
     code = f"""
 import os, sys, threading, warnings
@@ -204,7 +204,7 @@ print("bad", bad, len(bytes(parts[0].data)), len(reader.record(107)))
 
 
 @pytest.mark.parametrize("verify", ["size", "full"])
-def test_every_wrong_file_is_refused_by_name(made: Made, verify: str) -> None:
+def test_every_wrong_file_is_rejected_by_name(made: Made, verify: str) -> None:
     folder, row, values = made
     path = folder / row.name
     good = path.read_bytes()
@@ -238,20 +238,20 @@ def test_every_wrong_file_is_refused_by_name(made: Made, verify: str) -> None:
 
 
 def stamped(folder: Path, row: Shard) -> Shard:
-    """The same file with this row's stamp on it, as a faulty writer would leave it."""
+    """Returns the file with the stamp of another row, as from a faulty writer."""
     path = folder / row.name
     path.write_bytes(path.read_bytes()[:-4096] + stamp_page(row.first, row.records, row.stamp))
     return row
 
 
-def test_another_number_of_records_is_noticed(made: Made) -> None:
+def test_a_wrong_number_of_records_is_detected(made: Made) -> None:
     folder, row, _ = made
     with pytest.raises(CorruptShard, match="40 records, expected 41"):
         ShardReader(folder, stamped(folder, row._replace(records=41))).get(100)
 
 
-def test_a_shard_of_another_dataset_is_refused_before_it_is_mapped(made: Made) -> None:
-    """As many records and bytes, every record sound: only the stamp tells."""
+def test_a_shard_of_another_dataset_is_rejected_before_mapping(made: Made) -> None:
+    """Size, record count and all records are valid; only the stamp differs."""
     folder, row, values = made
     (folder / "other").mkdir()
     foreign = write(folder / "other", records(40, first=100), first=100)
@@ -270,7 +270,7 @@ def test_a_shard_of_another_dataset_is_refused_before_it_is_mapped(made: Made) -
     assert bytes(ShardReader(folder, row).get(100)) == values[0]
 
 
-def test_a_record_under_another_records_key_is_noticed(tmp_path: Path) -> None:
+def test_a_record_under_the_wrong_key_is_detected(tmp_path: Path) -> None:
     values = records(3)
     row = write(tmp_path, [values[0], values[2], values[1]])
     reader = ShardReader(tmp_path, row, verify="full")
@@ -310,7 +310,7 @@ def test_damage_names_shard_record_and_original_file(tmp_path: Path) -> None:
         verify_file(tmp_path / row.name, row)
 
 
-def test_a_file_the_user_opened_himself_is_said_so(made: Made) -> None:
+def test_a_file_that_the_user_opened_with_lmdb_is_reported(made: Made) -> None:
     folder, row, values = made
     with (
         lmdb.open(str(folder / row.name), subdir=False, readonly=True, lock=False),
@@ -320,7 +320,7 @@ def test_a_file_the_user_opened_himself_is_said_so(made: Made) -> None:
     assert bytes(ShardReader(folder, row).get(100)) == values[0]
 
 
-def test_more_shards_than_open_files_are_allowed_raise_the_limit(tmp_path: Path) -> None:
+def test_the_limit_of_open_files_is_raised_for_many_shards(tmp_path: Path) -> None:
     rows = [write(tmp_path, records(1, 10, first=i), number=i, first=i) for i in range(60)]
 
     def read(hard: int) -> list[ShardReader]:
@@ -340,9 +340,7 @@ def test_more_shards_than_open_files_are_allowed_raise_the_limit(tmp_path: Path)
     assert run_child(too_few) == 0
 
 
-def test_remote_file_systems_are_warned_of_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_network_file_systems_warn_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     device = tmp_path.stat().st_dev
     line = f"36 35 {os.major(device)}:{os.minor(device)} / /data rw,noatime shared:1 - %s server:/x rw\n"
     for kind in ("nfs4", "cifs", "lustre", "fuse.sshfs"):

@@ -1,4 +1,4 @@
-"""`verify` names each kind of damage: the shard, the record, the original file, and nothing else."""
+"""``verify`` reports shard, record and original file for each kind of damage."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ def only_fault(path: Path, *, deep: bool = False) -> Fault:
 
 
 def place(path: Path, sample_id: int) -> tuple[str, int, str]:
-    """Shard, record number and original file of a sample, as a fault must name them."""
+    """Returns shard, record number and original file of a sample."""
     shard = shard_of(path, sample_id)
     return shard.name, sample_id - shard.first, open_dataset(path).source(sample_id)
 
 
-def test_an_undamaged_dataset_is_fine(packed_folder: Path) -> None:
+def test_an_undamaged_dataset_has_no_faults(packed_folder: Path) -> None:
     found = read_manifest(packed_folder)
     assert len(found.shards) >= 2
     for deep in (False, True):
@@ -68,11 +68,11 @@ def test_an_undamaged_dataset_is_fine(packed_folder: Path) -> None:
         assert ": OK" in str(report).splitlines()[0]
 
 
-# ---- files -------------------------------------------------------------------------------------------------------
+# Files.
 
 
 def test_a_flipped_byte_in_a_record(dataset: Path, packed_folder: Path) -> None:
-    """Nothing is recomputed: the digest tells, the file is not mapped, and the record is named all the same."""
+    """The digest is wrong and the file is not mapped, but the report still names the record."""
     shard, record, source = place(packed_folder, 7)
     flip(dataset / shard, (dataset / shard).read_bytes().find(value_of(packed_folder, 7)) + 5000)
     report = verify(dataset, jobs=2)
@@ -107,7 +107,7 @@ def test_a_flipped_byte_between_the_records(dataset: Path) -> None:
     assert "records intact" in fault.what
 
 
-def test_a_record_inside_a_record_does_not_stand_for_the_damaged_one(tmp_path: Path) -> None:
+def test_a_record_inside_a_record_does_not_hide_the_damaged_one(tmp_path: Path) -> None:
     blob = encode_record(1, [Part(0, b"a copy")])
     path = pack_samples(
         tmp_path / "packed", (Field("blob", "bytes"),), [{"blob": blob}, {"blob": b"the real one"}]
@@ -138,8 +138,8 @@ def test_any_flipped_byte_of_any_file_is_found(
 @pytest.mark.parametrize(
     ("share", "more"), [(0, 0), (0, 100), (0, 5000), (1, -4096), (1, -1), (1, 1)]
 )
-def test_a_cut_or_extended_shard(dataset: Path, share: int, more: int) -> None:
-    """Mapping such a file would end the process."""
+def test_a_truncated_or_extended_shard(dataset: Path, share: int, more: int) -> None:
+    """Mapping such a file would kill the process."""
     path = dataset / "shard-00001.lmdb"
     expected = path.stat().st_size
     os.truncate(path, share * expected + more)
@@ -184,7 +184,7 @@ def test_a_damaged_manifest_is_a_fault(dataset: Path) -> None:
     assert fault.what.startswith("checksum 0x")
 
 
-# ---- records -----------------------------------------------------------------------------------------------------
+# Records.
 
 
 def test_a_record_with_a_wrong_checksum(dataset: Path) -> None:
@@ -197,11 +197,11 @@ def test_a_record_with_a_wrong_checksum(dataset: Path) -> None:
 
 
 def place_of(path: Path, sample_id: int, value: bytearray) -> tuple[str, int, str]:
-    """As ``place``, for a record that cannot be read by itself any more."""
+    """Like ``place``, for a damaged record."""
     shard = shard_of(path, sample_id)
     row = len(value) - bytes(value)[::-1].find(
         b"\0"
-    )  # the source is the last part, behind padding or a table
+    )  # the source is the last part, after padding or the table
     return shard.name, sample_id - shard.first, bytes(value[row:]).decode()
 
 
@@ -310,7 +310,7 @@ PART_FAULTS: dict[str, tuple[Callable[[Parts], Parts], str]] = {
 
 
 @pytest.mark.parametrize("name", PART_FAULTS)
-def test_a_part_that_is_wrong_in_a_record_with_a_right_checksum(dataset: Path, name: str) -> None:
+def test_a_wrong_part_in_a_record_with_a_valid_checksum(dataset: Path, name: str) -> None:
     change, what = PART_FAULTS[name]
     if core() is None and "restart in" in name:
         pytest.skip("not run: no native core, which makes the restart index")
@@ -326,12 +326,12 @@ def test_a_part_that_is_wrong_in_a_record_with_a_right_checksum(dataset: Path, n
     others = [fault for fault in report.faults if what not in fault.what]
     repeats = ("columns/", "restart index") if name == "a JPEG that is cut off" else ("columns/",)
     assert all(any(word in fault.what for word in repeats) for fault in others), (
-        "nothing but that, and what repeats it"
+        "no faults except this one and its copies"
     )
 
 
-def test_an_image_that_cannot_be_decoded_takes_deep_to_find(dataset: Path) -> None:
-    """All checksums are right: it was damaged before it was packed, or packed by something else."""
+def test_only_deep_finds_an_image_that_cannot_be_decoded(dataset: Path) -> None:
+    """All checksums are valid: the image was damaged before packing, or packed by another tool."""
 
     def cut_out(part: Part) -> Part:
         data = bytes(part.data)
@@ -347,10 +347,10 @@ def test_an_image_that_cannot_be_decoded_takes_deep_to_find(dataset: Path) -> No
     report = verify(dataset, deep=True, jobs=2)
     decoded = [fault for fault in report.faults if "restart index" not in fault.what]
     assert [(fault.shard, fault.record, fault.source) for fault in decoded] == [where]
-    assert "orrupt" in decoded[0].what  # libjpeg's own word; a warning that others pass over
+    assert "orrupt" in decoded[0].what  # libjpeg's text; other readers ignore this warning
 
 
-# ---- columns -----------------------------------------------------------------------------------------------------
+# Columns.
 
 
 def put_column(
@@ -387,7 +387,7 @@ def test_an_image_size_in_a_column(dataset: Path, name: str) -> None:
     assert f"columns/{name}.npy" in fault.what
 
 
-def test_a_damaged_column_and_a_missing_one_do_not_stop_the_rest(dataset: Path) -> None:
+def test_damaged_and_missing_columns_do_not_stop_other_checks(dataset: Path) -> None:
     flip(dataset / "columns/label.npy", 200)
     (dataset / "columns/image.width.npy").unlink()
     report = verify(dataset)
@@ -401,7 +401,7 @@ def test_a_damaged_column_and_a_missing_one_do_not_stop_the_rest(dataset: Path) 
     assert report.n_checked == 40
 
 
-def test_blocks(dataset: Path) -> None:
+def test_wrong_blocks_are_reported(dataset: Path) -> None:
     def gap(rows: np.ndarray[tuple[int, int], np.dtype[np.int64]]) -> None:
         rows[1, 0] += 1
 
@@ -449,7 +449,7 @@ def test_the_source_index_is_a_permutation(
     assert verify(dataset).ok
 
 
-# ---- other kinds of fields ---------------------------------------------------------------------------------------
+# Other kinds of fields.
 
 FIELDS = (
     Field("image", "image"),
@@ -500,7 +500,7 @@ KIND_FAULTS: dict[str, tuple[int, bytes, str]] = {
 
 
 @pytest.mark.parametrize("name", KIND_FAULTS)
-def test_every_kind_of_field(many_kinds: Path, name: str) -> None:
+def test_damage_is_found_in_every_field_kind(many_kinds: Path, name: str) -> None:
     number, data, what = KIND_FAULTS[name]
     assert verify(many_kinds, deep=True).ok
 
@@ -514,7 +514,7 @@ def test_every_kind_of_field(many_kinds: Path, name: str) -> None:
 
     change_parts(many_kinds, 3, damage)
     assert verify(many_kinds).ok == (name == "mask"), (
-        "only a mask's deflated bytes take deep to be looked at"
+        "only deep inspects the deflated bytes of a mask"
     )
     fault = only_fault(many_kinds, deep=True)
     assert (fault.shard, fault.record, fault.source) == ("shard-00000.lmdb", 3, "samples/003")
@@ -522,7 +522,7 @@ def test_every_kind_of_field(many_kinds: Path, name: str) -> None:
     assert what in fault.what
 
 
-def test_a_missing_value_is_missing_in_the_column_too(many_kinds: Path) -> None:
+def test_a_missing_value_must_also_be_missing_in_the_column(many_kinds: Path) -> None:
     change_parts(many_kinds, 2, lambda parts: [part for part in parts if part.field != 5])
     fault = only_fault(many_kinds)
     assert fault.what == "columns/weight.npy, row 2: 1.0, but the record has no value"
@@ -543,7 +543,7 @@ def test_all_images_of_a_list_are_decoded(many_kinds: Path) -> None:
     assert "field 'cameras': item 2: not a JPEG" in fault.what
 
 
-def test_a_png_that_is_not_what_the_table_says(tmp_path: Path) -> None:
+def test_a_png_that_contradicts_the_part_table(tmp_path: Path) -> None:
     file = io.BytesIO()
     Image.fromarray(np.random.default_rng(0).integers(0, 256, (150, 160, 3), dtype=np.uint8)).save(
         file, "PNG"
@@ -567,7 +567,7 @@ def test_a_png_that_is_not_what_the_table_says(tmp_path: Path) -> None:
             return [parts[0]._replace(data=bytes(data)), *parts[1:]]
 
         change_parts(path, 1, damage)
-        assert verify(path).ok == deep, "what only decoding shows takes deep"
+        assert verify(path).ok == deep, "only decoding shows this fault"
         assert what in verify(path, deep=deep).faults[0].what
         put_value(path, 1, good)
     assert verify(path, deep=True).ok

@@ -1,4 +1,4 @@
-"""The manners of `verify`: exact counts, bounded lists, the same for any number of threads, exit codes, progress."""
+"""``verify``: exact counts, bounded lists, independence of threads, exit codes, progress."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.packed_datasets import change_column, change_parts, flip, pack_sample
 
 @pytest.fixture(scope="module")
 def many_faults(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """1,500 samples without images, and a column that is wrong in every row."""
+    """1,500 samples without images and a column with wrong values in every row."""
     path = pack_samples(
         tmp_path_factory.mktemp("many") / "packed",
         (Field("label", "int"),),
@@ -45,7 +45,7 @@ def test_counts_are_exact_and_lists_are_bounded(many_faults: Path) -> None:
     report = verify(many_faults, jobs=3)
     assert report.n_faults == 1500
     assert [fault.record for fault in report.faults] == list(range(KEPT)), (
-        "the first ones, in order, whoever found them when"
+        "the first ones in dataset order"
     )
     lines = str(report).splitlines()
     assert lines[0].endswith(": 1,500 faults")
@@ -63,8 +63,8 @@ def test_the_report_does_not_depend_on_the_number_of_threads(
         assert not reports[0].ok
 
 
-def test_it_goes_on_behind_every_fault(dataset: Path) -> None:
-    """One of each, in different places: all are named."""
+def test_verification_continues_after_every_fault(dataset: Path) -> None:
+    """Plants one fault of each kind; all are reported."""
     (dataset / "columns/image.height.npy").unlink()
     flip(dataset / "shard-00000.lmdb", 4200)
     last = read_manifest(dataset).shards[-1]
@@ -78,7 +78,7 @@ def test_it_goes_on_behind_every_fault(dataset: Path) -> None:
     assert {("columns/image.height.npy", None), ("shard-00000.lmdb", None), (last.name, 0)} <= named
 
 
-def test_one_shard_only(dataset: Path) -> None:
+def test_only_the_chosen_shard_is_checked(dataset: Path) -> None:
     flip(dataset / "shard-00000.lmdb", 100_000)
     other = verify(dataset, shard=1)
     assert other.ok
@@ -89,7 +89,7 @@ def test_one_shard_only(dataset: Path) -> None:
         verify(dataset, shard=99)
 
 
-def test_progress_reaches_the_end_also_past_a_damaged_shard(dataset: Path) -> None:
+def test_progress_reaches_the_total_with_a_damaged_shard(dataset: Path) -> None:
     for damaged in (False, True):
         if damaged:
             flip(dataset / "shard-00000.lmdb", 100_000)
@@ -111,9 +111,7 @@ def test_an_error_in_the_callback_ends_all_threads(packed_folder: Path) -> None:
     assert verify(packed_folder).ok
 
 
-def test_what_is_no_dataset_is_an_error_and_not_a_report(
-    packed_folder: Path, tmp_path: Path
-) -> None:
+def test_a_missing_dataset_is_an_error_not_a_report(packed_folder: Path, tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="no such folder"):
         verify(tmp_path / "nothing")
     with pytest.raises(CorruptManifest, match="not a fastload dataset"):
@@ -143,17 +141,17 @@ def test_exit_codes_and_json(dataset: Path, tmp_path: Path) -> None:
     assert "Decoded: 40 images, masks included." in fine.stdout
     (dataset / "shard-00001.lmdb").write_bytes(
         (dataset / "shard-00001.lmdb").read_bytes()[:50_000]
-    )  # mapped, it would be SIGBUS
+    )  # mapping it would raise SIGBUS
     bad = run(dataset)
     assert bad.returncode == 1
     assert "shard-00001.lmdb" in bad.stdout
     assert "50000 bytes, expected" in bad.stdout
     machine = run(dataset, "--json", "--jobs", "2")
     assert machine.returncode == 1
-    told = json.loads(machine.stdout)
-    assert told["ok"] is False
-    assert told["faults"][0]["shard"] == "shard-00001.lmdb"
-    assert told["not_checked"][0]["shard"] == "shard-00001.lmdb"
+    printed = json.loads(machine.stdout)
+    assert printed["ok"] is False
+    assert printed["faults"][0]["shard"] == "shard-00001.lmdb"
+    assert printed["not_checked"][0]["shard"] == "shard-00001.lmdb"
     for words, code, message in (
         ([tmp_path / "nothing"], 1, "no such folder"),
         ([dataset, "--shard", "99"], 2, "shard 99"),

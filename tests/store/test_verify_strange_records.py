@@ -1,4 +1,4 @@
-"""Whatever a record with a right checksum holds, checking it ends with words, never with an error."""
+"""Checking any record with a valid checksum returns faults and never raises."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ LIMITS = {
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     png = np.random.default_rng(0).integers(
         0, 256, (160, 150, 3), dtype=np.uint8
-    )  # too large to be kept as raw pixels
+    )  # too large to be stored as raw pixels
     sample = {
         "image": encoded(photo(120, 90, seed=1)),
         "mask": np.eye(20, dtype=np.uint16),
@@ -69,7 +69,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def strange(parts: list[Part], rng: np.random.Generator) -> list[Part]:
-    """The parts with one to three things changed, such that a record can still hold them."""
+    """Returns the parts with one to three changes that a record can still represent."""
     parts = list(parts)
     for _ in range(int(rng.integers(1, 4))):
         place = int(rng.integers(len(parts)))
@@ -102,23 +102,23 @@ def strange(parts: list[Part], rng: np.random.Generator) -> list[Part]:
 
 
 @pytest.mark.parametrize("deep", [False, True])
-def test_strange_records_are_described(dataset: Path, deep: bool) -> None:
+def test_mutated_records_are_described_without_an_exception(dataset: Path, deep: bool) -> None:
     found = read_manifest(dataset)
     columns = {column.name: open_column(dataset, column) for column in found.columns}
     checker = RecordChecker(FIELDS, columns, deep=deep)
     good = value_of(dataset, 0)
     parts = parse_record(memoryview(good), 0)
-    told = 0
+    n_with_faults = 0
     for seed in range(ROUNDS):
         value = encode_record(0, strange(parts, np.random.default_rng(seed)))
         _, wrong, _ = checker.check(0, memoryview(value))
         assert all(isinstance(why, str) and why for why in wrong), f"seed {seed}"
-        told += bool(wrong)
-    assert told > ROUNDS // 2, "most changes are faults"
+        n_with_faults += bool(wrong)
+    assert n_with_faults > ROUNDS // 2, "most changes are faults"
     assert checker.check(0, memoryview(good))[1] == []
 
 
-def test_strange_values_can_be_drawn(dataset: Path) -> None:
+def test_extreme_values_can_be_drawn(dataset: Path) -> None:
     opened = open_dataset(dataset)
     rng = np.random.default_rng(0)
     for _ in range(50):

@@ -57,7 +57,10 @@ def _check_blocks(blocks: npt.NDArray[np.int64], manifest: Manifest) -> str:
     crossed = np.flatnonzero(~np.isin([shard.first for shard in manifest.shards], firsts))
     if crossed.size:
         shard = manifest.shards[crossed[0]]
-        return f"a block contains the start of {shard.name} (sample {shard.first}), expected a new block"
+        return (
+            f"a block contains the start of {shard.name} (sample {shard.first}), expected a new "
+            "block"
+        )
     return ""
 
 
@@ -82,7 +85,7 @@ def _check_source_index(index: npt.NDArray[np.int64], manifest: Manifest) -> str
 
 
 def _count_repeats(index: npt.NDArray[np.int64], low: int) -> tuple[int, int]:
-    """Counts the repeated positions among the _POSITIONS from ``low``; also returns the first row."""
+    """Counts repeats among the _POSITIONS positions from ``low``; also returns the first row."""
     seen = np.zeros(_POSITIONS, np.bool_)
 
     def find_repeats(rows: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:

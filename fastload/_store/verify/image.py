@@ -36,11 +36,14 @@ def check_image(
         if part.codec == JPEG:
             yield from _check_jpeg(part, index)
         elif index is not None:
-            yield f"a restart index for a {CODEC_NAMES[part.codec]} image, expected it only for jpeg"
+            yield (
+                f"a restart index for a {CODEC_NAMES[part.codec]} image, expected it only for jpeg"
+            )
         if part.codec == PNG:
             yield from _check_png(part)
         if deep:
-            # libjpeg's warnings are faults here, because these bytes decoded without one when packed.
+            # libjpeg's warnings are faults here, because these bytes decoded without one when
+            # packed.
             kind.decode(field, part)
         elif part.codec == RAW:
             expected_bytes = part.width * part.height * part.channels * part.bits // 8
@@ -86,8 +89,8 @@ def _check_index(part: Part, header: JpegHeader, index: Part) -> str:
     """
     if index.codec != PLAIN or len(index.data) % 4:
         return (
-            f"{len(index.data)} bytes with codec {index.codec}, expected a multiple of 4 with codec "
-            f"{PLAIN}"
+            f"{len(index.data)} bytes with codec {index.codec}, expected a multiple of 4 with "
+            f"codec {PLAIN}"
         )
     entries = np.frombuffer(index.data, "<u4").astype(np.int64)
     segments = _count_segments(header)

@@ -61,8 +61,8 @@ class RecordChecker:
         found = [part for part in own if part.role == DATA]
         if not field.list and [part.item for part in found] not in ([], [0]):
             yield (
-                f"{len(found)} values, the last is item {found[-1].item}; expected only item 0 (the "
-                "field is not a list)"
+                f"{len(found)} values, the last is item {found[-1].item}; expected only item 0 "
+                "(the field is not a list)"
             )
         for item in sorted(indexes.keys() - {part.item for part in found}):
             yield f"a restart index for item {item}, which does not exist"

@@ -97,13 +97,17 @@ class VerifyReport:
         decoded = f"Decoded: {count(self.n_decoded, 'image')}, masks included."
         return (
             f"Checked: {self.n_checked:,}{total} records in {where} and "
-            f"{count(self.n_columns, 'column')}, {self.n_bytes / 1e6:,.1f} MB in {self.seconds:.1f} s. "
+            f"{count(self.n_columns, 'column')}, {self.n_bytes / 1e6:,.1f} MB in "
+            f"{self.seconds:.1f} s. "
             f"{decoded if self.deep else 'Images were not decoded (use --deep).'}"
         )
 
 
 class FaultList:
-    """Collects faults from several threads. Counts all and keeps the first ones in dataset order."""
+    """Collects faults from several threads.
+
+    Counts all and keeps the first ones in dataset order.
+    """
 
     def __init__(self, *, kept: int = KEPT) -> None:
         self.count = 0

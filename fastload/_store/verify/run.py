@@ -1,8 +1,8 @@
 """Verifies a dataset with several threads: manifest, sizes and digests, then every record.
 
 The order matters for safety. A shard is mapped only after plain reads have confirmed its size and
-SHA-256, because LMDB follows damaged page numbers anywhere, and mapping a file that is too short kills
-the process (SIGBUS). A fault never ends the run.
+SHA-256, because LMDB follows damaged page numbers anywhere, and mapping a file that is too short
+kills the process (SIGBUS). A fault never ends the run.
 """
 
 from __future__ import annotations
@@ -134,7 +134,10 @@ class _Queue:
         self._changed = threading.Condition()
 
     def take(self) -> _Piece | tuple[int, Shard] | None:
-        """Returns the next unit of work, or None at the end. Waits while a shard is being opened."""
+        """Returns the next unit of work, or None at the end.
+
+        Waits while a shard is being opened.
+        """
         with self._changed:
             while not self._closed:
                 if self._pieces:

@@ -1,8 +1,8 @@
 """Scans a damaged shard for its records without mapping it.
 
 LMDB follows any page number in a file, so a shard with a wrong digest is never opened with it. But
-every record is contiguous, starts with its magic, and holds its id and checksum, so plain reads find
-it.
+every record is contiguous, starts with its magic, and holds its id and checksum, so plain reads
+find it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,10 @@ class FoundRecords:
 
 
 def search_records(descriptor: int, size: int, shard: Shard) -> FoundRecords:
-    """Scans an open file for the records of ``shard``. Memory: one record, and one byte per record."""
+    """Scans an open file for the records of ``shard``.
+
+    Memory: one record, and one byte per record.
+    """
     found = FoundRecords()
     if shard.records > size // HEADER.size:  # the manifest is wrong: do not allocate that much
         found.finished = False
