@@ -1,4 +1,4 @@
-"""`fastload demo`: every command on generated data, shown as a user would type it."""
+"""The command ``fastload demo``."""
 
 from __future__ import annotations
 

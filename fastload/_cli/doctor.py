@@ -1,4 +1,4 @@
-"""`fastload doctor`: finds what slows training down and how to fix it."""
+"""The command ``fastload doctor``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def add(commands: Commands) -> None:
         "with iter and iter_time (or time), and a window of fastload monitor. Several runs are\n"
         "compared; files of several ranks are one run. With --script: measures a loader of any\n"
         "kind and suggests changes. Without files and --script: checks the machine.\n"
-        "Exit code: 0 healthy, 1 something to fix, 2 usage error.",
+        "Exit code: 0 healthy, 1 something to fix, 2 wrong usage.",
         examples="""fastload doctor metrics.jsonl window.json
         fastload doctor batch4.jsonl batch8.jsonl
         fastload doctor --script train.py:make_loader,make_step

@@ -1,4 +1,4 @@
-"""`fastload monitor`: measures GPUs, CPUs, disk and network over a window of time."""
+"""The command ``fastload monitor``."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def add(commands: Commands) -> None:
         "GPUs (through NVML): utilization, memory, power, clocks, temperature, throttling, JPEG\n"
         "engine, PCIe. Host: CPU, iowait, memory, swap, disk, network. Prints a summary and a\n"
         "state per GPU: steady, wavy, starved or idle. Without a GPU it measures the host only.\n"
-        "Exit codes: 0 measured (with --compare: better), 1 the gate did not open (with\n"
-        "--compare: not better), 2 invalid arguments.",
+        "Exit code: 0 measured (with --compare: better), 1 the gate did not open (with\n"
+        "--compare: not better), 2 wrong usage.",
         examples="""fastload monitor --out before.json
         fastload monitor --gate metrics.jsonl --gate-iter 120 --gate-data-time 0.02 --out after.json
         fastload monitor --compare before.json after.json""",
@@ -68,13 +68,13 @@ def add(commands: Commands) -> None:
         "--out",
         type=Path,
         metavar="FILE",
-        help="write the window with all measurements, for --compare, doctor and report",
+        help="write the window with all samples, for --compare, doctor and report",
     )
     monitor.add_argument(
         "--gate",
         type=Path,
         metavar="FILE",
-        help="wait until the run that writes this metrics.jsonl is steady before measuring",
+        help="wait until the run that writes this metrics.jsonl is steady, then measure",
     )
     monitor.add_argument(
         "--gate-iter",

@@ -1,4 +1,4 @@
-"""`fastload report`: writes one HTML page about a recorded run."""
+"""The command ``fastload report``."""
 
 from __future__ import annotations
 
