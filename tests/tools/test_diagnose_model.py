@@ -146,7 +146,7 @@ def test_pinning_and_copying_are_stages_if_measured() -> None:
     work = Work(
         items=4, wall_s=0.04, cpu_s=0.04, queued_s=0.0, collate_s=0.01, stages={"decode": 0.03}
     )
-    stages, _ = of_torch(StageCosts(4, work, pin_s=0.02, copy_s=0.03), 0)
+    stages, _ = of_torch(StageCosts(work, pin_s=0.02, copy_s=0.03), 0)
     assert {stage.name: stage.seconds for stage in stages if stage.seconds} == {
         "decode": 0.03,
         "other": pytest.approx(0.01),
@@ -154,4 +154,4 @@ def test_pinning_and_copying_are_stages_if_measured() -> None:
         "pin": 0.02,
         "copy": 0.03,
     }
-    assert [stage.name for stage in of_torch(StageCosts(4, work), 0)[0]][-1] == "collate"
+    assert [stage.name for stage in of_torch(StageCosts(work), 0)[0]][-1] == "collate"

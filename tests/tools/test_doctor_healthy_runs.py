@@ -161,6 +161,6 @@ def test_json_equals_the_diagnosis_and_has_no_nan(tmp_path: Path) -> None:
     content = json.loads(json.dumps(found.as_json(), allow_nan=False))
     assert content["state"] == "data-bound"
     assert content["verdict"] == found.verdict
-    assert content["findings"][0]["ceiling"]["it_s"] == pytest.approx(
-        found.findings[0].ceiling.it_s
-    )  # type: ignore[union-attr]
+    ceiling = found.findings[0].ceiling
+    assert ceiling is not None
+    assert content["findings"][0]["ceiling"]["it_s"] == pytest.approx(ceiling.it_s)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -72,7 +72,6 @@ class Stall:
 class Account:
     """Where the time of one rank went, without its warm-up."""
 
-    rank: int
     rows: Bools  # rows that count
     n_steps: int
     total_s: float
@@ -118,7 +117,6 @@ def account(rank: Rank) -> Account:
     low, high = np.percentile(rest[(rest_steps > 0) & (rest <= SLOW_FACTOR * typical)], [5, 95])
     wait_s = float((wait * steps).sum())
     return Account(
-        rank=rank.rank,
         rows=rows,
         n_steps=int(steps.sum()),
         total_s=float((step * steps).sum()) + gaps_s,
@@ -240,11 +238,6 @@ def _merged(stalls: list[Stall]) -> Iterator[Stall]:
         yield current
 
 
-def own_time(rank: Rank, account: Account) -> float:
-    """Seconds per step that this rank needs for itself; robust against single slow steps."""
-    return median_of_chunks(own_seconds(rank)[account.rows], rank.steps[account.rows])
-
-
 def own_seconds(rank: Rank) -> Floats:
     """Seconds per step of each row without waiting for other ranks."""
     stages = (
@@ -266,9 +259,3 @@ def _chunk_means(values: Floats, steps: Ints) -> tuple[Floats, Ints]:
     chunk = (np.cumsum(steps) - steps) // CHUNK_STEPS
     _, first = np.unique(chunk, return_index=True)
     return np.add.reduceat(values * steps, first) / np.add.reduceat(steps, first), first
-
-
-def reference_rank(own: Sequence[float]) -> int:
-    """Position of the median rank, excluding the slowest."""
-    order = sorted(range(len(own)), key=lambda place: own[place])
-    return order[(len(order) - 1) // 2]

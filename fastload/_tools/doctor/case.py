@@ -25,7 +25,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from fastload._tools.doctor.account import Account, Stall, account, own_time, reference_rank
+from fastload._tools.doctor.account import Account, Stall, account, median_of_chunks, own_seconds
 from fastload._tools.doctor.finding import INFO, Ceiling, Finding, RunFigures, severity_of
 from fastload._tools.doctor.limits import WARN_SHARE
 from fastload._tools.doctor.runs import Rank, Run
@@ -79,8 +79,13 @@ class Case:
 def case_of(run: Run, window: Window | None) -> Case:
     """Accounts for all ranks of a run and picks the reference rank."""
     accounts = tuple(account(rank) for rank in run.ranks)
-    own = tuple(own_time(rank, each) for rank, each in zip(run.ranks, accounts, strict=True))
-    place = reference_rank(own)
+    # Medians are robust against single slow steps.
+    own = tuple(
+        median_of_chunks(own_seconds(rank)[each.rows], rank.steps[each.rows])
+        for rank, each in zip(run.ranks, accounts, strict=True)
+    )
+    by_time = sorted(range(len(own)), key=own.__getitem__)
+    place = by_time[(len(own) - 1) // 2]
     chosen = accounts[place]
     stalls = _shared_stalls(chosen, [*accounts[:place], *accounts[place + 1 :]])
     return Case(run, run.ranks[place], chosen, accounts, window, own, stalls, chosen.total_s)

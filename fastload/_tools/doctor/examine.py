@@ -11,7 +11,7 @@ import numpy as np
 
 from fastload._common import formatting as fmt
 from fastload._common.public import public
-from fastload._tools.doctor.account import WARM_UP_RULE, Stall
+from fastload._tools.doctor.account import WARM_UP_RULE
 from fastload._tools.doctor.case import Case, Named, Unclaimed, case_of, figures_of
 from fastload._tools.doctor.finding import (
     HEALTHY,
@@ -95,12 +95,11 @@ def study_runs(runs: Sequence[Run], windows: Sequence[Window]) -> list[Study]:
 
 @dataclass(frozen=True, slots=True)
 class Study:
-    """One run after all rules; ``rest`` are slow steps without a name."""
+    """One run after all rules."""
 
     case: Case
     findings: tuple[Finding, ...]
     named: tuple[Named, ...]
-    rest: tuple[Stall, ...]
 
 
 def study(case: Case) -> Study:
@@ -115,7 +114,7 @@ def study(case: Case) -> Study:
         unclaimed.lost_s += sum(each.lost_s for each in found)
     lost_s = unclaimed.lost_s or 1.0
     shares = tuple(replace(each, of_lost=each.lost_s / lost_s) for each in findings)
-    return Study(case, shares, tuple(unclaimed.named), tuple(unclaimed.stalls))
+    return Study(case, shares, tuple(unclaimed.named))
 
 
 def compare(first: RunFigures, other: RunFigures) -> Finding:
@@ -245,18 +244,7 @@ def _window_only(windows: Sequence[Window]) -> Diagnosis[RecordedRuns]:
         raise ConfigError(
             "nothing to examine: expected metrics.jsonl, or a window.json with GPU samples, or both"
         )
-    findings = [
-        Finding(
-            "throttled",
-            each.title,
-            each.evidence,
-            each.fix,
-            share=each.share,
-            severity=severity_of(each.share, at_least=WARN),
-        )
-        for window in windows
-        for each in throttling(window)
-    ]
+    findings = [each for window in windows for each in throttling(window)]
     for gpu in gpus:
         util = mean_of(samples(gpu.series["util"]))
         idle = 1 - util / 100

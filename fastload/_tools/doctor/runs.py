@@ -52,7 +52,6 @@ class Rank:
     data_probe_max: Mapping[str, Floats]
     samples: Floats  # in these steps
     swap_bytes: Floats  # since the previous row
-    gpu_mem_mb: Floats
     slow: tuple[tuple[SlowStep, ...], ...]
 
     @property
@@ -234,7 +233,6 @@ def _rank(rank: int, rows: list[StepRow], heads: list[RunRow]) -> Rank:
         _columns([{name: span.max for name, span in row.data_probe.items()} for row in rows]),
         np.where(np.isfinite(n_samples), n_samples, rate * step * steps),
         column("swap_bytes", _MAX_AMOUNT),
-        column("gpu_mem_mb", _MAX_AMOUNT),
         tuple(
             tuple(
                 SlowStep(number, took, min(max(wait, 0.0), took))

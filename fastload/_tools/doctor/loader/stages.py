@@ -108,7 +108,6 @@ def _thread_times() -> np.ndarray[tuple[int], np.dtype[np.float64]]:
 class StageCosts:
     """Mean costs of one batch."""
 
-    batch_size: int
     here: Work  # alone in this process
     there: Work | None = None  # in the workers, if there are any
     ipc_s: float = 0.0
@@ -164,7 +163,6 @@ def _measure_here(loader: Any, seconds: float) -> StageCosts:
     if not any(each.items for each in works):
         raise ConfigError("diagnose: the loader's dataset returned no item; expected at least one")
     return StageCosts(
-        size,
         mean_of(works, size),
         paths=instruments.paths,
         encoded=instruments.encoded,

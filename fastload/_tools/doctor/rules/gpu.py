@@ -9,7 +9,7 @@ import numpy as np
 
 from fastload._common import formatting as fmt
 from fastload._tools.doctor.case import Case, Unclaimed, rule
-from fastload._tools.doctor.finding import INFO, WARN, Finding
+from fastload._tools.doctor.finding import INFO, WARN, Finding, severity_of
 from fastload._tools.doctor.limits import (
     CLOCK_DROP,
     POWER_LOW,
@@ -37,19 +37,6 @@ REASONS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Throttling:
-    """GPUs slowed down for one reason.
-
-    ``share`` is the clock that the worst GPU loses, because the other GPUs of a run wait for it.
-    """
-
-    title: str
-    evidence: tuple[str, ...]
-    fix: str
-    share: float
-
-
-@dataclass(frozen=True, slots=True)
 class _Slowed:
     gpu: GpuWindow
     part: float  # share of the samples
@@ -57,8 +44,11 @@ class _Slowed:
     evidence: str
 
 
-def throttling(window: Window) -> list[Throttling]:
-    """Throttling by heat and by power, at most one each."""
+def throttling(window: Window) -> list[Finding]:
+    """Throttling by heat and by power, at most one finding each.
+
+    ``share`` is the clock that the worst GPU loses, because the other GPUs of a run wait for it.
+    """
     found = []
     for reason, (words, fix) in REASONS.items():
         # Heat is always a fault. A power cap is normal for a fully used GPU unless it costs clock.
@@ -71,13 +61,16 @@ def throttling(window: Window) -> list[Throttling]:
             names = ", ".join(str(each.gpu.index) for each in slowed)
             subject = f"GPU {names} is" if len(slowed) == 1 else f"GPUs {names} are"
             part = fmt.percent(max(each.part for each in slowed))
+            share = max(each.part * each.clock_loss for each in slowed)
             found.append(
-                Throttling(
+                Finding(
+                    "throttled",
                     f"{subject} slowed down by {reason} {part} of the time "
                     f"(limit {fmt.percent(THROTTLE_PART)})",
                     tuple(each.evidence for each in slowed[:8]),
                     fix,
-                    max(each.part * each.clock_loss for each in slowed),
+                    share=share,
+                    severity=severity_of(share, at_least=WARN),
                 )
             )
     return found
@@ -113,7 +106,7 @@ def throttled_gpus(case: Case, _: Unclaimed) -> list[Finding]:
     computing_s = max(case.total_s - case.account.wait_s, 0.0)
     return [
         case.finding(
-            "throttled",
+            each.kind,
             each.title,
             each.evidence,
             each.fix,
