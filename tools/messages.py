@@ -46,7 +46,7 @@ def messages_in(path: Path) -> Iterator[Message]:
         if shown_by == "raise":
             shown_by = f"raise {ast.unparse(call.func)}"
         if shown_by and text:
-            yield Message(path.relative_to(ROOT), node.lineno, shown_by, text)
+            yield Message(path.relative_to(ROOT), call.lineno, shown_by, text)
 
 
 def docstrings_in(path: Path) -> Iterator[Message]:
