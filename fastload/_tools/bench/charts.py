@@ -77,7 +77,9 @@ def _add_curves(
             )
         key_x = WIDTH - _RIGHT + 14
         key_y = top + _TOP + 18 * place
-        plot.add(Rect(key_x, key_y, 12, 4, color), Text(key_x + 18, key_y + 7, curve.name))
+        swatch = ((key_x, key_y + 2), (key_x + 14, key_y + 2))
+        plot.add(Line(swatch, color, width=2 if curve.ideal else 4, dashed=curve.ideal))
+        plot.add(Text(key_x + 20, key_y + 7, curve.name))
 
 
 def bar_plot(

@@ -93,7 +93,7 @@ class DecodeReport:
     def table(self) -> Table:
         return Table(
             f"Decoding {self.n_images} images of {self.dataset}; median [quartiles] of "
-            f"{self.rows[0].per_s.n} interleaved rounds",
+            f"{count(self.rows[0].per_s.n, 'interleaved round')}",
             HEADINGS,
             named=2,
             rows=[row.cells() for row in self.rows],
