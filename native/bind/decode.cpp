@@ -42,8 +42,8 @@ std::string decode_rows(JpegDecoder& decoder, const BufferView& bytes, int denom
                : decoder.error();
 }
 
-// Decodes the pixels [x0, x1) x [y0, y1) of a JPEG at 1/denominator. Gives tests and `fastload
-// inspect` direct access to JpegDecoder.
+// Decodes the pixels [x0, x1) x [y0, y1) of a JPEG at 1/denominator. Gives tests direct access to
+// JpegDecoder.
 nb::object decode_region(nb::handle data, int denominator, int x0, int y0, int x1, int y1,
                          bool gray) {
     BufferView bytes(data);

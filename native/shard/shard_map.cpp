@@ -93,7 +93,7 @@ void ShardMap::read_meta() {
 }
 
 // The packer writes the tree at the end of a shard, unless the tree pages hold the records
-// themselves. In other LMDB files these are unrelated pages, and reading them is only wasted.
+// themselves. In other LMDB files these are unrelated pages, and the read is wasted.
 void ShardMap::request_tree_pages(uint64_t pages) const {
     constexpr uint64_t kMaxBytes = 16 << 20;
     pages = std::min<uint64_t>(pages, kMaxBytes / page_size_);

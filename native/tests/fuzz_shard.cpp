@@ -114,7 +114,7 @@ int main(int argc, char** argv) {
                                 "a record was not read back, or its damage was not detected\n"),
                    1;
         Bytes damaged = whole;
-        for (int i = 0; i < 8; ++i) {  // half of them in the first pages, which hold the tree
+        for (int i = 0; i < 8; ++i) {  // about half of them in the first three pages
             const size_t within = engine() % 2 ? damaged.size() : 3 * 4096;
             damaged[engine() % std::min(within, damaged.size())] = uint8_t(engine());
         }
