@@ -155,7 +155,7 @@ def damaged(dataset: Dataset, sample_id: int, record: memoryview, why: str) -> C
     """Returns an error that names sample, shard and, if readable, the original file."""
     source = salvage_source(record)
     return dataset.reader(sample_id).fault(
-        sample_id, why + (f"; its original file seems to be {source}" if source else "")
+        sample_id, why + (f"; the original file was probably {source}" if source else "")
     )
 
 

@@ -13,8 +13,8 @@ import lmdb
 import pytest
 
 from fastload._common import files
+from fastload._common.checksum import Bytes
 from fastload._store import writer
-from fastload._store.lmdb_tree import Bytes
 from fastload._store.manifest import Shard
 from fastload._store.record import MAX_RECORD, Part, encode_record
 from fastload._store.shard import ShardReader, verify_file
