@@ -21,7 +21,6 @@ from fastload._common import files, strict_json
 from fastload._common.checksum import crc32c
 from fastload._common.strict_json import Json, Row, count, text, typed
 from fastload._store.fields import Field
-from fastload._store.kinds import FieldKind
 from fastload._store.record import MAX_FIELDS
 from fastload.errors import ConfigError, CorruptManifest, StoreError
 
@@ -204,7 +203,7 @@ def _parse(data: bytes) -> Manifest:
     converted = top.get("converted", dict)
     manifest = Manifest(
         n_samples=n_samples,
-        fields=tuple(_fields(top.get("fields", list))),
+        fields=_fields(top.get("fields", list)),
         shards=tuple(_shards(top.get("shards", list), n_samples)),
         columns=tuple(_columns(top.get("columns", list))),
         tool=top.text("tool", most=MAX_NAME),
@@ -289,11 +288,10 @@ def _check_seal(data: bytes) -> None:
         )
 
 
-def _fields(values: list[Json]) -> Iterator[Field]:
+def _fields(values: list[Json]) -> tuple[Field, ...]:
     if len(values) > MAX_FIELDS:
         raise ValueError(f"{len(values)} fields, expected at most {MAX_FIELDS}")
-    kinds: dict[str, FieldKind] = {}
-    links: list[tuple[str, str]] = []
+    found: dict[str, Field] = {}
     for value in values:
         row = Row.of("a field", value, _FIELD_KEYS, _FIELD_OPTIONS)
         classes = row.get("classes", list) if "classes" in row.values else []
@@ -304,16 +302,15 @@ def _fields(values: list[Json]) -> Iterator[Field]:
             classes=tuple(text("a class", name, MAX_NAME) for name in classes),
             image=row.text("image", most=MAX_NAME) if "image" in row.values else "",
         )
-        if each.name in kinds:
+        if each.name in found:
             raise ValueError(f"field {each.name!r} occurs twice")
-        kinds[each.name] = each.kind
-        links.append((each.name, each.image))
-        yield each
-    for name, image in links:
-        if image and (image not in kinds or not kinds[image].is_image):
+        found[each.name] = each
+    for name, each in found.items():
+        if each.image and not (each.image in found and found[each.image].kind.is_image):
             raise ValueError(
-                f"field {name!r}: image={image!r:.70}: expected the name of an image field"
+                f"field {name!r}: image={each.image!r:.70}: expected the name of an image field"
             )
+    return tuple(found.values())
 
 
 def _shards(values: list[Json], n_samples: int) -> Iterator[Shard]:
