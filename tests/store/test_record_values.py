@@ -42,7 +42,7 @@ def round_trip(field: Field, value: object) -> Any:
     )
 
 
-def refused(kind: str, value: object, match: str = "field 'x'", **options: Any) -> None:
+def assert_refused(kind: str, value: object, match: str = "field 'x'", **options: Any) -> None:
     with pytest.raises(ConfigError, match=match):
         encode_value(0, Field("x", kind, **options), value)
 
@@ -68,15 +68,15 @@ def test_numpy_scalars_and_bools_are_numbers() -> None:
 def test_values_that_are_not_scalars_are_rejected() -> None:
     no_int: list[object] = [1 << 63, -(1 << 63) - 1, 1.0, "1", b"1", [1], np.float64(1)]
     for value in no_int:
-        refused("int", value)
+        assert_refused("int", value)
     no_float: list[object] = ["1", 1j, 10**400]
     for value in no_float:
-        refused("float", value)
-    refused("str", "\ud800", "expected valid Unicode")
-    refused("str", b"a")
-    refused("bytes", "a")
-    refused("int", 3, "class 3, expected 0 to 2", classes=("a", "b", "c"))
-    refused("int", -1, "class -1", classes=("a",))
+        assert_refused("float", value)
+    assert_refused("str", "\ud800", "expected valid Unicode")
+    assert_refused("str", b"a")
+    assert_refused("bytes", "a")
+    assert_refused("int", 3, "class 3, expected 0 to 2", classes=("a", "b", "c"))
+    assert_refused("int", -1, "class -1", classes=("a",))
     assert round_trip(Field("x", "int", classes=("a",)), 0) == 0
 
 
@@ -98,12 +98,12 @@ def test_json(value: Any) -> None:
 
 def test_values_that_are_not_json_are_rejected() -> None:
     for value in (float("nan"), [float("inf")], {1: 2}, {"a": b"x"}, object(), {"a": {2, 3}}):
-        refused("json", value, "expected valid JSON")
+        assert_refused("json", value, "expected valid JSON")
     deep: Any = 0
     for _ in range(64):
         deep = [deep]
     assert round_trip(Field("x", "json"), deep) == deep
-    refused("json", [deep], "deeper than 64")
+    assert_refused("json", [deep], "deeper than 64")
 
 
 @given(
@@ -132,7 +132,7 @@ def test_arrays_of_any_byte_and_memory_order() -> None:
         np.zeros(3, "c8"),
         np.zeros(1, "M8[s]"),
     ):
-        refused("array", wrong)
+        assert_refused("array", wrong)
     assert round_trip(Field("x", "array"), [[1, 2], [3, 4]]).shape == (2, 2)
 
 
@@ -156,7 +156,7 @@ def test_boxes_points_and_matrices_have_their_shapes() -> None:
         ("boxes", [["a"] * 4]),
         ("matrix", [[1], [2, 3]]),
     ):
-        refused(kind, value)
+        assert_refused(kind, value)
 
 
 def test_lists_and_missing_values() -> None:
@@ -164,7 +164,7 @@ def test_lists_and_missing_values() -> None:
     assert round_trip(Field("x", "str", list=True), []) == []
     assert round_trip(Field("x", "str"), None) is None
     assert round_trip(Field("x", "int", list=True), None) == []
-    refused("int", 5, "expected a list of int", list=True)
+    assert_refused("int", 5, "expected a list of int", list=True)
     images = [np.full((2, 3, 3), i, np.uint8) for i in range(6)]
     assert same(round_trip(Field("x", "image", list=True), images), images)
 
@@ -193,14 +193,14 @@ def test_values_that_are_not_images_are_rejected() -> None:
         "a.jpg",
         *(np.zeros(shape, np.uint8) for shape in shapes),
     ):
-        refused("image", wrong)
+        assert_refused("image", wrong)
     for no_mask in (
         np.zeros((3, 3, 1), np.uint8),
         np.zeros((3, 3)),
         np.array([[-1]]),
         np.array([[1 << 40]]),
     ):
-        refused("mask", no_mask)
+        assert_refused("mask", no_mask)
 
 
 @pytest.mark.parametrize(
@@ -299,7 +299,7 @@ def test_orientation_is_applied_like_pillow(orientation: int, gray: bool) -> Non
     assert same(decode_mask(part), np.ascontiguousarray(upright(mask, orientation)))
 
 
-def bad_image(part: Part, *, mask: bool = False) -> None:
+def assert_bad_image(part: Part, *, mask: bool = False) -> None:
     with pytest.raises((BadImage, RecordError)):
         (decode_mask if mask else decode_image)(part)
 
@@ -307,16 +307,16 @@ def bad_image(part: Part, *, mask: bool = False) -> None:
 def test_damaged_and_hostile_images_are_rejected() -> None:
     good = jpeg_part(0, jpeg(40, 30))
     data = bytes(good.data)
-    bad_image(good._replace(data=data[: len(data) // 2]))
-    bad_image(good._replace(data=b""))
-    bad_image(good._replace(width=41))
-    bad_image(good._replace(channels=1))
+    assert_bad_image(good._replace(data=data[: len(data) // 2]))
+    assert_bad_image(good._replace(data=b""))
+    assert_bad_image(good._replace(width=41))
+    assert_bad_image(good._replace(channels=1))
     bomb = bytearray(data)
     frame = bomb.index(b"\xff\xc0") + 5
     bomb[frame : frame + 4] = struct.pack(">HH", 16000, 16000)
     with pytest.raises(BadImage, match="at most 64 megapixels"):  # by its header, before decoding
         decode_image(good._replace(data=bytes(bomb), width=16000, height=16000))
-    bad_image(good._replace(codec=PLAIN))
+    assert_bad_image(good._replace(codec=PLAIN))
     raw = Part(0, bytes(12), 0, RAW, channels=3, bits=8, width=2, height=2)
     for change in (
         {"bits": 9},
@@ -327,7 +327,7 @@ def test_damaged_and_hostile_images_are_rejected() -> None:
         {"data": bytes(13)},
         {"width": 60000, "height": 60000},
     ):
-        bad_image(raw._replace(**change))
+        assert_bad_image(raw._replace(**change))
     assert decode_image(raw).shape == (2, 2, 3)
     assert decode_image(good).shape == (30, 40, 3)
 
@@ -338,13 +338,13 @@ def test_a_deflate_bomb_is_not_inflated() -> None:
     bomb = zlib.compress(bytes(200_000_000), 9)
     part = Part(0, bomb, 0, DEFLATED, channels=1, bits=8, width=10, height=10)
     tracemalloc.start()
-    bad_image(part, mask=True)
+    assert_bad_image(part, mask=True)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 1_000_000
     good = zlib.compress(bytes(100))
     for wrong in (good[:-1], good[:-6], good + b"x", b"rubbish", zlib.compress(bytes(99)), b""):
-        bad_image(part._replace(data=wrong), mask=True)
+        assert_bad_image(part._replace(data=wrong), mask=True)
     assert decode_mask(part._replace(data=good)).shape == (10, 10)
 
 
@@ -355,7 +355,7 @@ def test_a_png_of_another_size_is_rejected_before_decoding() -> None:
     with pytest.raises(BadImage, match="a PNG of 500x600, expected 50x60"):
         decode_image(part)
     for wrong in (b"", b"\x89PNG\r\n\x1a\n", bytes(part.data)[:80], jpeg(50, 60)):
-        bad_image(part._replace(data=wrong, width=500, height=600))
+        assert_bad_image(part._replace(data=wrong, width=500, height=600))
     assert decode_image(part._replace(width=500, height=600)).shape == (600, 500, 1)
 
 

@@ -209,30 +209,30 @@ def test_every_wrong_file_is_rejected_by_name(made: Made, verify: str) -> None:
     path = folder / row.name
     good = path.read_bytes()
 
-    def refused(match: str) -> None:
+    def assert_refused(match: str) -> None:
         with pytest.raises(CorruptShard, match=match) as caught:
             ShardReader(folder, row, verify=verify).get(100)
         assert caught.value.shard == row.name
         assert "fastload verify" in str(caught.value)
 
     path.write_bytes(good[:-4096])
-    refused(f"{len(good) - 4096} bytes, expected {len(good)}")
+    assert_refused(f"{len(good) - 4096} bytes, expected {len(good)}")
     path.write_bytes(good + bytes(1))
-    refused("truncated, still being copied, or a shard of another dataset")
+    assert_refused("truncated, still being copied, or a shard of another dataset")
     path.unlink()
-    refused("No such file")
+    assert_refused("No such file")
     path.symlink_to(folder / "elsewhere")
     (folder / "elsewhere").write_bytes(good)
-    refused("links are not followed")
+    assert_refused("links are not followed")
     path.unlink()
     path.mkdir()
-    refused("regular file")
+    assert_refused("regular file")
     path.rmdir()
     os.mkfifo(path)
-    refused("regular file")
+    assert_refused("regular file")
     path.unlink()
     path.write_bytes(bytes(len(good) - 4096) + good[-4096:])
-    refused("." if verify == "size" else "SHA-256")
+    assert_refused("." if verify == "size" else "SHA-256")
     path.write_bytes(good)
     assert bytes(ShardReader(folder, row, verify=verify).get(100)) == values[0]
 
