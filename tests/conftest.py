@@ -42,7 +42,7 @@ def pack_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 
 @pytest.fixture(scope="session")
 def packed_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """40 packed photos in class folders, read-only. Their folder is ``source`` next to the dataset."""
+    """40 packed photos in class folders, read-only; their folder is ``source`` next to it."""
     from tests.packed_datasets import pack_folder
 
     return pack_folder(tmp_path_factory.mktemp("folder"))

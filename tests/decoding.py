@@ -103,7 +103,7 @@ def raw_pixels(backend: Any, image: NDArray[Any], to: tuple[int, int], /, **opti
     )
 
 
-LOWER_LEVELS = ("avx2", "portable")  # the best level is the default
+FALLBACK_SIMD = ("avx2", "portable")  # the best level is the default
 
 
 @contextmanager

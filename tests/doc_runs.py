@@ -1,7 +1,7 @@
 """Generates the recorded runs of docs/why-is-my-gpu-waiting.md: five teams with their problems.
 
-`python -m tests.doc_runs docs/why-is-my-gpu-waiting.md` writes the current output of the commands into
-the page. A test compares the two.
+`python -m tests.doc_runs docs/why-is-my-gpu-waiting.md` writes the current output of the commands
+into the page. A test compares the two.
 """
 
 from __future__ import annotations

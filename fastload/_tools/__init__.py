@@ -1,1 +1,1 @@
-"""The commands behind `fastload`: monitor, doctor, report, bench, inspect, selftest, migrate, demo."""
+"""Commands: monitor, doctor, report, bench, inspect, selftest, migrate and demo."""

@@ -1,7 +1,7 @@
 """Every code block of every document is run here, run by another test module, or exempt.
 
-ACCOUNTS has one entry per block: which module runs it, or why none does. A new block without an entry
-fails ``test_every_block_is_accounted_for``.
+ACCOUNTS has one entry per block: which module runs it, or why none does. A new block without an
+entry fails ``test_every_block_is_accounted_for``.
 """
 
 from __future__ import annotations

@@ -48,9 +48,12 @@ def test_the_loop_on_the_page_runs(tmp_path: Path) -> None:
 
 def test_the_page_names_every_key_and_the_rule(tmp_path: Path) -> None:
     text = PAGE.read_text()
-    told = json.loads(json.dumps(window([50.0]).as_json()))
-    (gpu,) = told["gpus"]
-    keys = {*told, *told["host"]["samples"], *gpu["samples"], *gpu["summary"]} - {"gpus", "host"}
+    saved_window = json.loads(json.dumps(window([50.0]).as_json()))
+    (gpu,) = saved_window["gpus"]
+    keys = {*saved_window, *saved_window["host"]["samples"], *gpu["samples"], *gpu["summary"]} - {
+        "gpus",
+        "host",
+    }
     missing = [key for key in sorted(keys) if f"`{key}`" not in text]
     assert missing == []
     assert RULE in text.replace("\n  ", " ")

@@ -1,4 +1,4 @@
-"""Comments, docstrings, messages, documents and names avoid the words that the style guide lists."""
+"""Comments, docstrings, messages, documents and names avoid words that the style guide lists."""
 
 from __future__ import annotations
 
@@ -7,6 +7,13 @@ from pathlib import Path
 import pytest
 
 from tools import messages, plain_words
+
+
+def test_no_tracked_file_contains_an_avoided_word() -> None:
+    places = [
+        place for path in plain_words.tracked_files([]) for place in plain_words.check_file(path)
+    ]
+    assert [str(place) for place in places] == []
 
 
 @pytest.mark.parametrize(

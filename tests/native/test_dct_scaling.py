@@ -13,7 +13,7 @@ from PIL import Image
 
 from fastload._decode.backend import Filter
 from tests.corpus import photos
-from tests.decoding import LOWER_LEVELS, at_most, native, pixels_of
+from tests.decoding import FALLBACK_SIMD, at_most, native, pixels_of
 from tests.jpeg_samples import decode, encode, sample_image
 
 
@@ -120,7 +120,7 @@ def test_vector_code_equals_portable_code_after_scaling(
     ):  # the last ones have many taps
         for flip in (0, 1):
             found = pixels_of(native(), data, size, flip=flip)
-            for level in LOWER_LEVELS:
+            for level in FALLBACK_SIMD:
                 with at_most(level):
                     assert np.array_equal(found, pixels_of(native(), data, size, flip=flip)), (
                         level,
@@ -135,7 +135,7 @@ def test_a_very_long_image_stays_close_to_pillow(size: tuple[int, int]) -> None:
     data = encode(strip, "444")
     found = pixels_of(native(), data, size)
     assert psnr(found, pillow(data, size)) >= 38
-    for level in LOWER_LEVELS:
+    for level in FALLBACK_SIMD:
         with at_most(level):
             assert np.array_equal(found, pixels_of(native(), data, size)), level
     on_end = encode(np.ascontiguousarray(strip.transpose(1, 0, 2)), "444")

@@ -13,7 +13,7 @@ from PIL import Image, ImageOps
 
 from fastload._decode.backend import Filter, PixelFormat
 from tests.corpus import corpus_dir
-from tests.decoding import LOWER_LEVELS, at_most, native, pixels_of, raw_pixels, run
+from tests.decoding import FALLBACK_SIMD, at_most, native, pixels_of, raw_pixels, run
 from tests.jpeg_samples import decode, encode, sample_image
 
 DATA = encode(sample_image(90, 61), "444", 95)
@@ -24,7 +24,7 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 def assert_paths_agree(**options: Any) -> Any:
     """Decodes with vector and portable code, which must write the same bytes."""
     found = pixels_of(native(), DATA, (90, 61), **options)
-    for level in LOWER_LEVELS:
+    for level in FALLBACK_SIMD:
         with at_most(level):
             again = pixels_of(native(), DATA, (90, 61), **options)
         assert np.array_equal(np.asarray(found), np.asarray(again)), level
@@ -149,7 +149,7 @@ def test_floats_are_equal_with_every_instruction_set(
             return output.view(bits)
 
         best = found()
-        for level in LOWER_LEVELS:
+        for level in FALLBACK_SIMD:
             with at_most(level):
                 assert torch.equal(best, found()), (width, level)
 

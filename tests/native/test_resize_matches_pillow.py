@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from fastload._decode.backend import Filter
-from tests.decoding import LOWER_LEVELS, at_most, native, raw_pixels
+from tests.decoding import FALLBACK_SIMD, at_most, native, raw_pixels
 
 Size = tuple[int, int, int, int]  # width, height, output width, output height
 SIZES = [
@@ -92,7 +92,7 @@ def test_vector_code_equals_portable_code(
     if black_and_white:
         image = image // 128 * 255
     found = raw_pixels(native(), image, (out_w, out_h), filter=how, flip=flip)
-    for level in LOWER_LEVELS:
+    for level in FALLBACK_SIMD:
         with at_most(level):
             expected = raw_pixels(native(), image, (out_w, out_h), filter=how, flip=flip)
         assert np.array_equal(found, expected), level

@@ -170,7 +170,7 @@ def _voc_folder(path: Path) -> Path:
 
 
 def _read_lists(root: Path) -> dict[str, frozenset[str]]:
-    """The image names of each list in ImageSets/Main; lists per class (cat_train.txt) are left out."""
+    """Returns the image names of each list in ImageSets/Main, without the lists per class."""
     lists = {}
     for path in sorted((root / _SETS).glob("*.txt")):
         if "_" in path.stem:

@@ -1,7 +1,7 @@
 """YOLO detection: images, one text file of boxes per image, and a ``data.yaml`` with class names.
 
-Two layouts are known: ``images/[split/]NAME.jpg`` with ``labels/[split/]NAME.txt`` (Ultralytics), and
-``split/images/NAME.jpg`` with ``split/labels/NAME.txt`` (Roboflow).
+Two layouts are supported: ``images/[split/]NAME.jpg`` with ``labels/[split/]NAME.txt``
+(Ultralytics), and ``split/images/NAME.jpg`` with ``split/labels/NAME.txt`` (Roboflow).
 """
 
 from __future__ import annotations
