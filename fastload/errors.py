@@ -22,7 +22,7 @@ from typing import Any
 class FastloadError(Exception):
     """Base class of all fastload errors.
 
-    Example:
+    Examples:
         >>> try:
         ...     dataset = fastload.open("packed")
         ... except fastload.FastloadError as error:

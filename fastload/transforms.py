@@ -8,7 +8,7 @@ crop for any batch size, thread count, rank or restart. docs/transforms.md has r
 ``compile`` and ``compile_fields`` show the effect of a list without loading data. The ``move_*``
 functions move labels with an image.
 
-Example:
+Examples:
     >>> from fastload import transforms as T
     >>> train = [T.RandomResizedCrop(224), T.HorizontalFlip(), T.Normalize(0.5, 0.25)]
     >>> T.compile(train).size

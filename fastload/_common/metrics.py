@@ -136,7 +136,7 @@ class StepRow:
 
     A figure that was not recorded is None or empty.
 
-    Example:
+    Examples:
         >>> for row in fastload.read_metrics("metrics.jsonl").steps:
         ...     print(row.iter, row.data_time, row.iter_time)
     """
@@ -270,7 +270,7 @@ class LoaderStats:
     batch: labels, color operations and your ``collate_fn``. ``wait`` is how long the trainer waits
     for a batch. ``copy`` is the transfer to the device or into pinned memory.
 
-    Example:
+    Examples:
         >>> print(loader.stats())
         >>> loader.stats().stages["decode"].mean
     """

@@ -27,7 +27,7 @@ COST = "decoding is several times slower (reference backend), and pack stores JP
 class NativeStatus:
     """The status of the native core. ``bool(status)`` is True if it can be used.
 
-    Example:
+    Examples:
         >>> print(fastload.native_status())
         native core: present (libjpeg-turbo 2.1.5, avx2)
     """
@@ -67,7 +67,7 @@ def native_status() -> NativeStatus:
     Returns:
         The status. It does not change while the process runs.
 
-    Example:
+    Examples:
         >>> if not fastload.native_status():
         ...     print(fastload.native_status().command)
     """

@@ -67,7 +67,7 @@ def selftest_status(device: str | torch.device = "cuda") -> SelftestStatus:
     Raises:
         ConfigError: ``device`` is neither "cpu" nor a CUDA device.
 
-    Example:
+    Examples:
         >>> import fastload
         >>> fastload.selftest_status("cpu").jpeg_engine
         ()

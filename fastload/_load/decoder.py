@@ -27,7 +27,7 @@ class BackendChoice:
         hardware: Whether the JPEG engine of the GPU decodes.
         measured: The measurements in one line, for ``backend="auto"`` on a GPU.
 
-    Example:
+    Examples:
         >>> loader = fastload.DataLoader("data/train", batch_size=256)
         >>> if loader.backend:
         ...     print(f"slower than expected: {loader.backend}")

@@ -109,7 +109,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         ConfigError: An argument is invalid, or contradicts another argument or the dataset.
         TypeError: ``dataset`` is not a packed dataset, or an argument is unknown.
 
-    Example:
+    Examples:
         >>> import fastload
         >>> from fastload import transforms as T
         >>> loader = fastload.DataLoader(
@@ -403,7 +403,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         Args:
             epoch: Number of the epoch, from 0. Order and random transforms depend on it.
 
-        Example:
+        Examples:
             >>> for epoch in range(3, 10):
             ...     loader.set_epoch(epoch)
             ...     train(loader)
@@ -428,7 +428,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             ConfigError: ``field`` is not an image field of this loader.
             IndexError: ``sample_id`` is out of range.
 
-        Example:
+        Examples:
             >>> print(loader.plan(17))
         """
         plans = self.pipeline.spec.plans
@@ -447,7 +447,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
     def stats(self) -> LoaderStats:
         """Returns what the loader delivered since it was created, and where the time went.
 
-        Example:
+        Examples:
             >>> print(loader.stats())
         """
         return self.stats_collector.snapshot(
@@ -464,7 +464,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
     def state_dict(self) -> dict[str, object]:
         """Returns the position of the newest iteration as JSON of a few hundred bytes.
 
-        Example:
+        Examples:
             >>> torch.save({"model": model.state_dict(), "loader": loader.state_dict()}, "run.pt")
         """
         return {**self.order.state(), "transform": self.pipeline.spec.describe()}
@@ -480,7 +480,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         Raises:
             ConfigError: The state is invalid, or belongs to another dataset, seed or transform.
 
-        Example:
+        Examples:
             >>> loader.load_state_dict(torch.load("run.pt")["loader"])
         """
         checked = check_version(state)

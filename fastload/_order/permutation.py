@@ -25,7 +25,7 @@ _MASK = 2**64 - 1
 class Permutation:
     """Maps positions to the numbers at these positions.
 
-    Example:
+    Examples:
         >>> order = Permutation(5, seed=1)
         >>> sorted(order(np.arange(5)).tolist())
         [0, 1, 2, 3, 4]

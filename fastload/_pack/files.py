@@ -66,7 +66,7 @@ def is_image_name(name: str) -> bool:
     Returns:
         True for JPEG, PNG, WebP, BMP and TIFF suffixes.
 
-    Example:
+    Examples:
         >>> is_image_name("cat/1.JPG")
         True
     """
@@ -84,7 +84,7 @@ def printable(name: str) -> str:
     Returns:
         The printable name. ``raw_name`` converts it back.
 
-    Example:
+    Examples:
         >>> printable("caf\udce9.jpg")
         'caf\\xe9.jpg'
     """
@@ -110,7 +110,7 @@ def raw_name(shown: str) -> str:
     Returns:
         The name to pass to ``open`` or ``read_bounded``.
 
-    Example:
+    Examples:
         >>> raw_name("caf\\xe9.jpg")
         'caf\udce9.jpg'
     """
@@ -145,7 +145,7 @@ def read_bounded(
         BadImage: The file is missing, empty, larger than ``limit``, outside the root, not a regular
             file, or changes during the read. The error names the file.
 
-    Example:
+    Examples:
         >>> data = read_bounded("photos", "cat/1.jpg")  # doctest: +SKIP
     """
     if (data := _read_plain(root, relative, limit)) is not None:
@@ -240,7 +240,7 @@ def walk(root: str | os.PathLike[str], *, below: str = "") -> Iterator[Entry]:
         One ``Entry`` per file, with ``path`` relative to ``root`` and ``refused``, the reason not
         to read it or an empty string.
 
-    Example:
+    Examples:
         >>> paths = [entry.path for entry in walk("photos")]  # doctest: +SKIP
     """
     real_root = _real_root(os.fspath(root))

@@ -344,7 +344,7 @@ def pack(
         BadImage: A sample is bad and ``on_error`` is ``"stop"``, or more than ``max_bad`` are bad.
         StoreError: The files of an unfinished pack are damaged or another pack runs in ``dest``.
 
-    Example:
+    Examples:
         >>> samples = ({"image": image, "label": i} for i, image in enumerate(images))
         >>> result = fastload.pack(samples, "packed")  # doctest: +SKIP
     """

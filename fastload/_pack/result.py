@@ -27,7 +27,7 @@ class PackProgress:
         bytes_in: Bytes read.
         bytes_out: Bytes of the records written.
 
-    Example:
+    Examples:
         >>> fastload.pack("photos", "packed", on_progress=print)  # doctest: +SKIP
     """
 
@@ -69,7 +69,7 @@ class PackResult:
         resumed_at: Source samples that an earlier, interrupted run had processed.
         notes: Remarks for the user, e.g. that a sorted source was packed unshuffled.
 
-    Example:
+    Examples:
         >>> result = fastload.pack("photos", "packed")  # doctest: +SKIP
         >>> result.n_samples  # doctest: +SKIP
         1000

@@ -128,7 +128,7 @@ class Brightness(_AmountTransform):
     Raises:
         ConfigError: An argument is out of range.
 
-    Example:
+    Examples:
         >>> Brightness(0.4)
         Brightness(amount=0.4, p=1.0)
     """
@@ -148,7 +148,7 @@ class Contrast(_AmountTransform):
     Raises:
         ConfigError: An argument is out of range.
 
-    Example:
+    Examples:
         >>> Contrast((0.5, 1.5), p=0.8)
         Contrast(amount=(0.5, 1.5), p=0.8)
     """
@@ -168,7 +168,7 @@ class Saturation(_AmountTransform):
     Raises:
         ConfigError: An argument is out of range.
 
-    Example:
+    Examples:
         >>> Saturation(0.4)
         Saturation(amount=0.4, p=1.0)
     """
@@ -188,7 +188,7 @@ class Hue(_AmountTransform):
     Raises:
         ConfigError: An argument is out of range.
 
-    Example:
+    Examples:
         >>> Hue(0.1)
         Hue(amount=0.1, p=1.0)
     """
@@ -217,7 +217,7 @@ class ColorJitter(ColorTransform):
     Raises:
         ConfigError: All amounts are 0, or an argument is out of range.
 
-    Example:
+    Examples:
         >>> ColorJitter(0.4, 0.4, 0.4, hue=0.1, p=0.8).hue
         0.1
     """
@@ -269,7 +269,7 @@ class Grayscale(ColorTransform):
     Raises:
         ConfigError: ``p`` is not from 0 to 1.
 
-    Example:
+    Examples:
         >>> Grayscale()
         Grayscale(p=0.1)
     """
@@ -299,7 +299,7 @@ class GaussianBlur(ColorTransform):
     Raises:
         ConfigError: An argument is out of range, or the kernel is too large for the output.
 
-    Example:
+    Examples:
         >>> GaussianBlur(9, sigma=(0.5, 2.0), p=0.5)
         GaussianBlur(kernel=9, sigma=(0.5, 2.0), p=0.5)
     """
@@ -351,7 +351,7 @@ class RandomErasing(ColorTransform):
     Raises:
         ConfigError: An argument is out of range.
 
-    Example:
+    Examples:
         >>> RandomErasing(0.25).scale
         (0.02, 0.33)
     """

@@ -40,7 +40,7 @@ def compile(transforms: object, *, group: int = 0) -> FieldPlan:
     Raises:
         ConfigError: An entry is not a transform, or two transforms cannot be combined.
 
-    Example:
+    Examples:
         >>> from fastload import transforms as T
         >>> plan = compile([T.Resize(shorter=256), T.CenterCrop(224)])
         >>> print(plan.rows([0], [[375, 500]], seed=0, epoch=0)[0])
@@ -90,7 +90,7 @@ def compile_fields(transform: object, image_fields: Sequence[str]) -> dict[str, 
         ConfigError: A list is invalid (see ``compile``), or a name in the dict is repeated or is
             not an image field.
 
-    Example:
+    Examples:
         >>> from fastload import transforms as T
         >>> plans = compile_fields({"left": [T.CenterCrop(224)]}, ["left", "right"])
         >>> plans["left"].size, plans["right"].size

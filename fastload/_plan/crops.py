@@ -48,7 +48,7 @@ class RandomResizedCrop(_FixedSizeCrop):
     Raises:
         ConfigError: An argument is out of range.
 
-    Example:
+    Examples:
         >>> RandomResizedCrop(224, scale=(0.25, 1.0), ratio=(1, 1))
         RandomResizedCrop(size=224, scale=(0.25, 1.0), ratio=(1, 1), filter='antialias')
     """
@@ -99,7 +99,7 @@ class Crop(GeometricTransform):
     Raises:
         ConfigError: All amounts are 0, an amount is out of range, or nothing remains.
 
-    Example:
+    Examples:
         >>> Crop(top=0.3)  # removes the sky
         Crop(top=0.3, bottom=0, left=0, right=0)
     """
@@ -168,7 +168,7 @@ class CenterCrop(_FixedSizeCrop):
     Raises:
         ConfigError: An argument is out of range.
 
-    Example:
+    Examples:
         >>> CenterCrop((224, 320))
         CenterCrop(size=(224, 320), fill=None, mask_fill=None)
     """
@@ -198,7 +198,7 @@ class RandomCrop(_FixedSizeCrop):
     Raises:
         ConfigError: An argument is out of range, or ``pad`` is not smaller than ``size``.
 
-    Example:
+    Examples:
         >>> RandomCrop(32, pad=4)  # the usual augmentation for CIFAR
         RandomCrop(size=32, pad=4, fill=None, mask_fill=None)
     """

@@ -25,7 +25,7 @@ _ONE_PIXEL = np.array([0, 0, 1, 1, 1, 1, 0, 0], np.int32)
 class FieldPlan:
     """The compiled transforms of an image field. ``compile`` and ``compile_fields`` return it.
 
-    Example:
+    Examples:
         >>> from fastload import transforms as T
         >>> plan = T.compile([T.Resize(480, 640), T.HorizontalFlip(1.0)])
         >>> plan.size, plan.filter

@@ -28,7 +28,7 @@ class Normalize(FormatTransform):
         ConfigError: ``mean`` and ``std`` differ in length, ``std`` is not above 0, or the values
             appear to be in the range 0 to 255.
 
-    Example:
+    Examples:
         >>> Normalize(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225)).std
         (0.229, 0.224, 0.225)
     """
@@ -65,7 +65,7 @@ class ToDtype(FormatTransform):
     Raises:
         ConfigError: The dtype is not one of the four.
 
-    Example:
+    Examples:
         >>> ToDtype("float16")
         ToDtype(dtype='float16', scale=True)
     """
@@ -87,7 +87,7 @@ class Layout(FormatTransform):
     Raises:
         ConfigError: The layout is not one of the three.
 
-    Example:
+    Examples:
         >>> Layout("channels_last")
         Layout(layout='channels_last')
     """
@@ -111,7 +111,7 @@ class OutputFormat:
         mean: In units of pixel values, 0 to 255: one number, or one per channel. Default (0,).
         std: In the same units and length as ``mean``. Default (1,).
 
-    Example:
+    Examples:
         >>> from fastload import transforms as T
         >>> T.compile([T.Normalize(0.5, 0.25)]).output
         OutputFormat(dtype='float32', layout='NCHW', mean=(127.5,), std=(63.75,))

@@ -51,7 +51,7 @@ def move_boxes(boxes: ArrayLike, row: PlanRow, *, min_visible: float = 0.0) -> t
     Raises:
         ConfigError: The shape is not (n, 4), or ``min_visible`` is not from 0 to 1.
 
-    Example:
+    Examples:
         >>> from fastload import transforms as T
         >>> row = T.compile([T.Crop(left=0.5)]).rows([0], [(100, 200)], seed=0, epoch=0)[0]
         >>> boxes, kept = move_boxes([[0, 0, 50, 50], [80, 0, 140, 50]], row)
@@ -80,7 +80,7 @@ def move_boxes_batch(
         ConfigError: The numbers of samples differ, a shape is not (n, 4), or ``min_visible`` is not
             from 0 to 1.
 
-    Example:
+    Examples:
         >>> from fastload import transforms as T
         >>> rows = T.compile([T.Crop(left=20)]).rows([0, 1], [(100, 200)] * 2, seed=0, epoch=0)
         >>> [kept.tolist() for _, kept in move_boxes_batch([[[0, 0, 50, 50]], []], rows)]
@@ -110,7 +110,7 @@ def move_points(points: ArrayLike, row: PlanRow) -> tuple[Float32, Flags]:
     Raises:
         ConfigError: The shape is neither (n, 2) nor (n, 3).
 
-    Example:
+    Examples:
         >>> from fastload import transforms as T
         >>> row = T.compile([T.Crop(left=20)]).rows([0], [(100, 200)], seed=0, epoch=0)[0]
         >>> points, visible = move_points([[50, 50], [10, 50]], row)
@@ -134,7 +134,7 @@ def move_points_batch(points: Sequence[ArrayLike], rows: PlanRows) -> list[tuple
     Raises:
         ConfigError: The numbers of samples or of columns differ, or a shape is wrong.
 
-    Example:
+    Examples:
         >>> from fastload import transforms as T
         >>> rows = T.compile([T.Crop(left=20)]).rows([0], [(100, 200)], seed=0, epoch=0)
         >>> [visible.tolist() for _, visible in move_points_batch([[[50, 50], [10, 50]]], rows)]
@@ -162,7 +162,7 @@ def move_polylines(lines: Sequence[ArrayLike], row: PlanRow) -> list[tuple[Float
     Raises:
         ConfigError: A shape is neither (n, 2) nor (n, 3).
 
-    Example:
+    Examples:
         >>> from fastload import transforms as T
         >>> row = T.compile([T.Crop(left=20)]).rows([0], [(100, 200)], seed=0, epoch=0)[0]
         >>> [points.tolist() for points, _ in move_polylines([[[50, 50], [60, 70]]], row)]
@@ -184,7 +184,7 @@ def move_to_image(matrix: ArrayLike, row: PlanRow) -> Float32:
     Raises:
         ConfigError: The matrix has another shape.
 
-    Example:
+    Examples:
         >>> from fastload import transforms as T
         >>> row = T.compile([T.Crop(left=20)]).rows([0], [(100, 200)], seed=0, epoch=0)[0]
         >>> move_to_image([[500, 0, 100], [0, 500, 50], [0, 0, 1]], row).tolist()
@@ -213,7 +213,7 @@ def move_from_image(matrix: ArrayLike, row: PlanRow) -> Float32:
     Raises:
         ConfigError: The matrix has another shape.
 
-    Example:
+    Examples:
         >>> from fastload import transforms as T
         >>> row = T.compile([T.Crop(left=20)]).rows([0], [(100, 200)], seed=0, epoch=0)[0]
         >>> move_from_image([[1, 0, 0], [0, 1, 0], [0, 0, 1]], row).tolist()

@@ -33,7 +33,7 @@ class Resize(GeometricTransform):
     Raises:
         ConfigError: None or more than one of the three forms is used, or a size is out of range.
 
-    Example:
+    Examples:
         >>> Resize(720, 960)
         Resize(height=720, width=960, shorter=None, longer=None, filter='antialias')
         >>> Resize(shorter=256).shorter
@@ -110,7 +110,7 @@ class Letterbox(GeometricTransform):
     Raises:
         ConfigError: An argument is out of range.
 
-    Example:
+    Examples:
         >>> Letterbox(640, upscale=False).fill
         114
     """
@@ -160,7 +160,7 @@ class HorizontalFlip(GeometricTransform):
     Raises:
         ConfigError: ``p`` is not from 0 to 1.
 
-    Example:
+    Examples:
         >>> HorizontalFlip()
         HorizontalFlip(p=0.5)
     """

@@ -39,7 +39,7 @@ class PlanRows:
     the result at (pad_left, pad_top) of the canvas. All lengths are in pixels. Then ``ops`` run
     with ``parameters``.
 
-    Example:
+    Examples:
         >>> from fastload import transforms as T
         >>> rows = T.compile([T.CenterCrop(224)]).rows([0, 1], [(375, 500)] * 2, seed=0, epoch=0)
         >>> len(rows), rows.x.tolist(), rows[1].w
@@ -157,7 +157,7 @@ class PlanRow:
         ops: Pixel operations with their parameters.
         bad: Why the image cannot be used; empty if it can.
 
-    Example:
+    Examples:
         >>> from fastload import transforms as T
         >>> row = T.compile([T.CenterCrop(224)]).rows([7], [(375, 500)], seed=0, epoch=0)[0]
         >>> print(row)

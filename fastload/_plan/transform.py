@@ -36,7 +36,7 @@ class Transform:
 
     Subclasses are frozen dataclasses: the arguments of a transform are its fields.
 
-    Example:
+    Examples:
         >>> from fastload import transforms as T
         >>> T.HorizontalFlip(0.5) == T.HorizontalFlip(p=0.5)
         True
@@ -95,7 +95,7 @@ class PixelOp:
     An operation is data only. ``fastload._finish`` registers the kernel that computes it by the
     class of the operation. ``PlanRow.ops`` contains the operations of a sample.
 
-    Example:
+    Examples:
         >>> from fastload import transforms as T
         >>> [op.name for op in T.compile([T.ColorJitter(0.4, hue=0.1)]).ops]
         ['brightness', 'hue']

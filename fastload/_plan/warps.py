@@ -100,7 +100,7 @@ class VerticalFlip(Warp):
     Raises:
         ConfigError: ``p`` is not from 0 to 1.
 
-    Example:
+    Examples:
         >>> VerticalFlip()
         VerticalFlip(p=0.5)
     """
@@ -142,7 +142,7 @@ class RandomAffine(Warp):
     Raises:
         ConfigError: An argument is out of range.
 
-    Example:
+    Examples:
         >>> RandomAffine(15, translate=(0.1, 0.1), scale=(0.9, 1.1)).degrees
         15
     """

@@ -70,7 +70,7 @@ class Dataset:
         CorruptManifest: The manifest is missing or damaged.
         CorruptShard: A shard is missing or has the wrong size.
 
-    Example:
+    Examples:
         >>> dataset = fastload.open("packed")
         >>> dataset[0]["image"].shape
         (375, 500, 3)
@@ -164,7 +164,7 @@ class Dataset:
         Raises:
             ConfigError: There is no such split.
 
-        Example:
+        Examples:
             >>> train_ids = dataset.split("train")
         """
         if name not in self.splits:
@@ -185,7 +185,7 @@ class Dataset:
             ConfigError: There is no such column.
             CorruptShard: The file is damaged. Its checksum is compared at the first call.
 
-        Example:
+        Examples:
             >>> class_counts = numpy.bincount(dataset.column("label"))
         """
         if name not in self._columns:
@@ -318,7 +318,7 @@ def open_dataset(path: str | os.PathLike[str], *, verify: str = "size") -> Datas
         CorruptManifest: The manifest is missing or damaged.
         CorruptShard: A shard is missing or has the wrong size.
 
-    Example:
+    Examples:
         >>> dataset = fastload.open("packed")
         >>> dataset[0]["image"], dataset.classes["label"], dataset.column("label")
     """

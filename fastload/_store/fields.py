@@ -34,7 +34,7 @@ class Field:
     Raises:
         ConfigError: The name or the kind is not valid, or ``classes`` is set for another kind.
 
-    Example:
+    Examples:
         >>> fastload.Field("label", "int", classes=("cat", "dog"))
         >>> fastload.Field("intrinsics", "matrix", list=True, image="cameras")
     """

@@ -56,7 +56,7 @@ class FieldKind:
     There is exactly one object per kind, so kinds are compared with ``is``. ``field.kind`` is a
     ``FieldKind``; ``str(kind)`` is its name.
 
-    Example:
+    Examples:
         >>> [field.name for field in dataset.fields if field.kind.is_image]
         ['image']
     """

@@ -29,7 +29,7 @@ class StepProbeCallback(TrainerCallback):  # type: ignore[misc] # transformers h
         out: File to append to. Default: "metrics.jsonl".
         every: Steps per row. Default: 10.
 
-    Example:
+    Examples:
         >>> Trainer(model, args, callbacks=[StepProbeCallback("metrics.jsonl")])
     """
 

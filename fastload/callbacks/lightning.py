@@ -31,7 +31,7 @@ class StepProbeCallback(Callback):  # type: ignore[misc] # Lightning has no type
         out: File to append to. Default: "metrics.jsonl".
         every: Steps per row. Default: 10.
 
-    Example:
+    Examples:
         >>> Trainer(callbacks=[StepProbeCallback("metrics.jsonl")])
     """
 

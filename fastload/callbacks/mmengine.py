@@ -42,7 +42,7 @@ class StepProbeHook(Hook):  # type: ignore[misc]
         out: File to append to. Default: "metrics.jsonl".
         every: Steps per row. Default: 10.
 
-    Example:
+    Examples:
         >>> Runner(..., custom_hooks=[dict(type="StepProbeHook", out="metrics.jsonl")])
     """
 
@@ -102,7 +102,7 @@ class FastloadDataset(torch.utils.data.Dataset[Any]):
     Raises:
         ConfigError: A ``type`` is not a fastload transform.
 
-    Example:
+    Examples:
         >>> FastloadDataset("packed", transform=[dict(type="RandomResizedCrop", size=224)])
     """
 
@@ -173,7 +173,7 @@ class FastloadSampler:
     Raises:
         ConfigError: ``dataset`` is not a ``FastloadDataset``.
 
-    Example:
+    Examples:
         >>> FastloadSampler(FastloadDataset("packed"), shuffle=True, seed=1)
     """
 
@@ -220,7 +220,7 @@ class FastloadBatches(RankBatches):
     Raises:
         ConfigError: ``sampler`` is not a ``FastloadSampler``.
 
-    Example:
+    Examples:
         >>> FastloadBatches(FastloadSampler(FastloadDataset("packed")), batch_size=32)
     """
 

@@ -35,7 +35,7 @@ class Encoded:
         data: Bytes of the file.
         name: Name of the file for error messages.
 
-    Example:
+    Examples:
         >>> encoded = Encoded(Path("cat.jpg").read_bytes(), "cat.jpg")  # doctest: +SKIP
     """
 
@@ -68,7 +68,7 @@ class Sample:
         values: Values by field name. A field that is missing or None is absent in this sample.
         source: Printable path relative to the root, or ``"file.tar!member"`` in an archive.
 
-    Example:
+    Examples:
         >>> sample = Sample({"label": 3}, source="cat/1.jpg")
     """
 
@@ -81,7 +81,7 @@ class Sample:
 class Source(Protocol):
     """A source whose samples can be listed first and loaded in any order.
 
-    Example:
+    Examples:
         See the module docstring of ``fastload.sources``.
     """
 

@@ -33,7 +33,7 @@ class Fault:
 class VerifyReport:
     """The result of ``fastload.verify``. ``str(report)`` is the output of ``fastload verify``.
 
-    Example:
+    Examples:
         >>> report = fastload.verify("packed")
         >>> report.ok, report.n_checked
         (True, 1281167)

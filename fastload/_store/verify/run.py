@@ -82,7 +82,7 @@ def verify(
         StoreError: There is no dataset at ``path``. Damage does not raise.
         ConfigError: There is no such shard.
 
-    Example:
+    Examples:
         >>> report = fastload.verify("packed", deep=True)
         >>> if not report.ok:
         ...     print(report)

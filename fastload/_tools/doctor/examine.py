@@ -48,7 +48,7 @@ def examine(*paths: str | os.PathLike[str]) -> Diagnosis[RecordedRuns]:
     Raises:
         ConfigError: A file cannot be read or has no usable row.
 
-    Example:
+    Examples:
         >>> print(fastload.examine("metrics.jsonl", "window.json"))
     """
     return examine_runs(*read_files(paths))

@@ -105,7 +105,7 @@ class Finding:
         run: Name of the run, if several runs were examined.
         where: ``file:line`` in the user's code, if there is one.
 
-    Example:
+    Examples:
         >>> for finding in diagnosis.findings:
         ...     print(finding.kind, finding.title, finding.fix)
     """
@@ -189,7 +189,7 @@ class Diagnosis(Generic[N_co]):
         notes: Remarks on the input and on the measurement.
         passed: Checks that found nothing, each with what it saw.
 
-    Example:
+    Examples:
         >>> diagnosis = fastload.examine("metrics.jsonl")
         >>> print(diagnosis)
         >>> if not diagnosis.healthy:
@@ -212,7 +212,7 @@ class Diagnosis(Generic[N_co]):
         Args:
             kind: Identifier of the kind, for example ``"amp"``.
 
-        Example:
+        Examples:
             >>> diagnosis.found("sync")[0].where
             'train.py:85 in train_step'
         """
@@ -221,7 +221,7 @@ class Diagnosis(Generic[N_co]):
     def as_json(self) -> dict[str, object]:
         """Returns the diagnosis as dicts, lists, numbers and strings that ``json.dumps`` accepts.
 
-        Example:
+        Examples:
             >>> json.dumps(diagnosis.as_json())
         """
         values = {

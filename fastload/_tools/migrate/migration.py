@@ -35,7 +35,7 @@ class Migration:
         transforms: Each transform and its fastload equivalent.
         notes: What differs, and what is left to do.
 
-    Example:
+    Examples:
         >>> migration = fastload.migrate(loader)
         >>> print(migration.loader_code)
     """
@@ -101,7 +101,7 @@ def migrate(loader: torch.utils.data.DataLoader[Any], *, dest: str = "packed") -
     Raises:
         ConfigError: ``loader`` is not a torch DataLoader, or is already a fastload loader.
 
-    Example:
+    Examples:
         >>> print(fastload.migrate(loader))
     """
     if isinstance(loader, DataLoader):

@@ -28,7 +28,7 @@ class Metrics:
         skipped: Number of lines that are not valid rows.
         torn: Whether the last line is incomplete.
 
-    Example:
+    Examples:
         >>> metrics = fastload.read_metrics("metrics.jsonl")
         >>> [row.data_time for row in metrics.of_rank(0)]
     """
@@ -111,7 +111,7 @@ def read_metrics(path: str | os.PathLike[str]) -> Metrics:
     Raises:
         ConfigError: The file cannot be read.
 
-    Example:
+    Examples:
         >>> for row in fastload.read_metrics("metrics.jsonl").steps:
         ...     print(row.iter, row.data_time, row.iter_time)
     """

@@ -37,7 +37,7 @@ class StepProbe:
     Raises:
         ConfigError: An argument is invalid, or the file cannot be opened.
 
-    Example:
+    Examples:
         >>> with fastload.StepProbe("metrics.jsonl") as probe:
         ...     for images, labels in probe.watch(loader):
         ...         with probe.stage("forward"):

@@ -40,7 +40,7 @@ class GpuSummary:
         state: "steady", "wavy", "starved", "idle" or "unknown".
         rule: How ``state`` was decided.
 
-    Example:
+    Examples:
         >>> window = fastload.read_window("window.json")
         >>> window.gpus[0].summary.state
         'steady'

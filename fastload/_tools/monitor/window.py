@@ -64,7 +64,7 @@ class GpuWindow:
         summary: Statistics over the window.
         mem_total_mb: Memory of the GPU in MiB.
 
-    Example:
+    Examples:
         >>> gpu = fastload.read_window("window.json").gpus[0]
         >>> max(gpu.series["power_w"])
     """
@@ -93,7 +93,7 @@ class HostWindow:
             training processes.
         summary: Means over the window.
 
-    Example:
+    Examples:
         >>> fastload.read_window("window.json").host.summary["iowait"]
     """
 
@@ -120,7 +120,7 @@ class Window:
         training: Steps and images in the window, from the metrics file, or None.
         machine: Host name, CPUs, memory and driver.
 
-    Example:
+    Examples:
         >>> window = fastload.read_window("window.json")
         >>> window.summary["all_avg"]
     """
@@ -187,7 +187,7 @@ def read_window(path: str | os.PathLike[str]) -> Window:
     Raises:
         ConfigError: The file cannot be read or is not a valid window.
 
-    Example:
+    Examples:
         >>> fastload.read_window("window.json").gpus[0].summary.state
         'steady'
     """

@@ -58,7 +58,7 @@ def diagnose(
     Raises:
         ConfigError: An argument is invalid, the loader yields no batch, or loader or step raise.
 
-    Example:
+    Examples:
         >>> print(fastload.diagnose(loader, lambda batch: train_step(model, batch), seconds=60))
     """
     return run_diagnosis(loader, step, seconds, lambda _: None)

@@ -72,7 +72,7 @@ class LoaderFigures:
         stages: The parts of the loader's work.
         stages_from: How the stages were measured.
 
-    Example:
+    Examples:
         >>> numbers = fastload.diagnose(loader, train_step).numbers
         >>> numbers.loader.seconds, numbers.step.seconds
         (0.124, 0.021)

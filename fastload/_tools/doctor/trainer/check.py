@@ -83,7 +83,7 @@ def check_trainer(
     Raises:
         ConfigError: An argument has the wrong type, or the step raises.
 
-    Example:
+    Examples:
         >>> print(fastload.check_trainer(model, optimizer, train_step, next(iter(loader))))
     """
     expected = [
