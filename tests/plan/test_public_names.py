@@ -36,14 +36,14 @@ def test_every_transform_documents_all_arguments() -> None:
             and name != "Transform"
         ):
             assert each.__doc__ is not None
-            assert all(part in each.__doc__ for part in ("Args:", "Raises:", "Example:")), name
+            assert all(part in each.__doc__ for part in ("Args:", "Raises:", "Examples:")), name
             for argument in fields(each):
                 assert f"        {argument.name}: " in each.__doc__, (name, argument.name)
 
 
 def test_every_public_name_has_an_example() -> None:
     """tests/docs/test_transforms_docs.py runs the examples."""
-    assert [name for name in PUBLIC if "Example:" not in getattr(transforms, name).__doc__] == []
+    assert [name for name in PUBLIC if "Examples:" not in getattr(transforms, name).__doc__] == []
 
 
 def test_transforms_and_plans_survive_pickling() -> None:
