@@ -142,7 +142,7 @@ def test_losses_are_compared_with_the_variation_between_seeds() -> None:
     assert "within" in trainers.losses([1.0, 1.1, 0.9], [1.05, 1.0, 1.1])
     assert (
         trainers.losses([1.0, 1.01, 0.99], [1.5, 1.51, 1.49])
-        == "+50.0%, outside the noise of the seeds (1.6%)"
+        == "+50.0%, outside the variation between seeds (1.6%)"
     )
     assert "within" in trainers.losses(
         [1.0, 1.0, 1.0], [1.005, 1.005, 1.005]
