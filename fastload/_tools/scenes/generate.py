@@ -11,7 +11,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 R = TypeVar("R")
-OnProgress = Callable[[int, int], None]  # called with images done and in all
+OnProgress = Callable[[int, int], None]  # called with the number of images done and the total
 
 # One number per stream of random numbers, never reused: default_rng([seed, stream, i]) is sample i.
 STREAMS = {
@@ -32,7 +32,7 @@ class UsageError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """What a maker wrote."""
+    """The files that a generator wrote."""
 
     layout: str
     dest: Path
@@ -48,7 +48,7 @@ class Made:
 
 
 def start(dest: Path, *, n: int, seed: int, jobs: int) -> None:
-    """Checks the arguments and makes `dest`; raises UsageError before anything is changed."""
+    """Checks the arguments, then creates `dest`. Raises UsageError for an invalid argument."""
     for name, value, least in (("n", n, 1), ("seed", seed, 0), ("jobs", jobs, 1)):
         if value < least:
             raise UsageError(f"making a dataset: {name} is {value}, expected {least} or more")
@@ -79,10 +79,10 @@ def run(
     jobs: int,
     on_progress: OnProgress = ignore_progress,
 ) -> list[R]:
-    """work(task) for every task, in order; `work` must be a top-level function when jobs > 1."""
+    """Runs work(task) for every task, in order. `work` must be a top-level function if jobs > 1."""
     if jobs == 1 or len(tasks) == 1:
         return _collect(map(work, tasks), len(tasks), on_progress)
-    # spawn, not fork: the caller may run threads (torch does), and a fork of those can hang
+    # spawn, because a fork of a process with threads (torch has them) can hang
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(min(jobs, len(tasks)), mp_context=context) as pool:
         results = pool.map(work, tasks, chunksize=4 if len(tasks) > 64 else 1)

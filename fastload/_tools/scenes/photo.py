@@ -128,7 +128,7 @@ def _shadow(canvas: Canvas, rng: np.random.Generator) -> Plane:
 
 
 def _lens(plane: Plane) -> None:
-    """No lens draws an edge within one pixel: [1 2 1]/4 along both axes, in place."""
+    """Blurs with [1 2 1]/4 along both axes, in place, like the edges that a lens draws."""
     pair = (plane[:, :-1] + plane[:, 1:]) * np.float32(0.5)
     plane[:, 1:-1] = (pair[:, :-1] + pair[:, 1:]) * np.float32(0.5)
     pair = (plane[:-1] + plane[1:]) * np.float32(0.5)
@@ -164,7 +164,7 @@ def _chroma(
         plane += np.float32(1.3) * textures.crop("sand", rng, width=width, height=height)
         plane += textures.smooth(rng, width=width, height=height)
         color = _per_pixel(canvas.labels, [r.cb if name == "cb" else r.cr for r in canvas.regions])
-        # reduce() takes the mean of 2x2; every other label would move the colors by half a pixel
+        # reduce() takes the mean of 2x2; taking every other label would shift colors by half a pixel
         plane += np.asarray(Image.fromarray(color).reduce(2))
         small = Image.fromarray(np.clip(plane, 0, 255).astype(np.uint8))
         planes.append(small.resize(canvas.labels.size, Image.Resampling.BILINEAR))

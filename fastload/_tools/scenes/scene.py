@@ -130,11 +130,11 @@ class Canvas:
 
     @property
     def unit(self) -> int:
-        """The shorter side: sizes of things are given in it."""
+        """The shorter side, the unit of object sizes."""
         return min(self.labels.size)
 
     def add(self, region: Region) -> int:
-        """The number of a new region, to draw with."""
+        """Adds a region and returns its number in the label map."""
         if len(self.regions) > MAX_REGIONS:
             raise ValueError(
                 f"painting a scene: more than {MAX_REGIONS + 1} regions; let small things share one"
