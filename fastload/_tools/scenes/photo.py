@@ -164,7 +164,7 @@ def _chroma(
         plane += np.float32(1.3) * textures.crop("sand", rng, width=width, height=height)
         plane += textures.smooth(rng, width=width, height=height)
         color = _per_pixel(canvas.labels, [r.cb if name == "cb" else r.cr for r in canvas.regions])
-        # reduce() takes the mean of 2x2; taking every other label would shift colors by half a pixel
+        # reduce() averages 2x2; taking every other label would shift colors by half a pixel
         plane += np.asarray(Image.fromarray(color).reduce(2))
         small = Image.fromarray(np.clip(plane, 0, 255).astype(np.uint8))
         planes.append(small.resize(canvas.labels.size, Image.Resampling.BILINEAR))
