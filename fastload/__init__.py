@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from fastload._decode.selftest_record import SelftestStatus, selftest_status
     from fastload._load.decoder import BackendChoice
     from fastload._load.loader import DataLoader
+    from fastload._pack.options import PackProgress, PackResult
     from fastload._pack.packer import pack
-    from fastload._pack.result import PackProgress, PackResult
     from fastload._plan.rows import PlanRow
     from fastload._store.dataset import Dataset, open_dataset
     from fastload._store.fields import Field
@@ -137,8 +137,8 @@ _LAZY = {
     "LoaderStats": "fastload._common.metrics",
     "Metrics": "fastload._tools.monitor.metrics_file",
     "Migration": "fastload._tools.migrate.migration",
-    "PackProgress": "fastload._pack.result",
-    "PackResult": "fastload._pack.result",
+    "PackProgress": "fastload._pack.options",
+    "PackResult": "fastload._pack.options",
     "PlanRow": "fastload._plan.rows",
     "RecordedRuns": "fastload._tools.doctor.finding",
     "RunFigures": "fastload._tools.doctor.finding",

@@ -24,7 +24,6 @@ from fastload._common.native import core
 from fastload.errors import BadImage
 
 MAX_FILE_BYTES = 64 << 20  # an image file; a record may not be larger either
-MAX_TABLE_BYTES = 4 << 30  # an annotation file that must be parsed whole (COCO train2017: 0.45 GB)
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
 
@@ -250,13 +249,12 @@ def walk(root: str | os.PathLike[str], *, below: str = "") -> Iterator[Entry]:
         inner: list[str] = []
         try:
             with os.scandir(Path(real_root, folder)) as listing:
-                entries = sorted(listing, key=lambda entry: os.fsencode(entry.name))
+                visible = (entry for entry in listing if not entry.name.startswith("."))
+                entries = sorted(visible, key=lambda entry: os.fsencode(entry.name))
         except OSError as error:
             yield Entry(folder, f"cannot be listed: {error.strerror}", folder=True)
             continue
         for entry in entries:
-            if entry.name.startswith("."):
-                continue
             path = f"{folder}/{entry.name}" if folder else entry.name
             if entry.is_dir(follow_symlinks=False):
                 inner.append(path)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import io
 import math
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -16,7 +18,7 @@ from PIL import Image
 from fastload._common.native import core
 from fastload._pack.options import PackOptions
 from fastload._pack.pillow import check_png, is_animated, open_image, orientation_of, pixels_of
-from fastload._pack.sources.base import Encoded, Pixels
+from fastload._pack.sources.base import Encoded, Pixels, Sample
 from fastload._store.jpeg_header import JpegHeader, check_bomb, check_size, read_header
 from fastload._store.pixels import upright
 from fastload._store.record import JPEG, PNG, RAW
@@ -51,24 +53,22 @@ class StoredImage:
 
 def store_image(value: Pixels, options: PackOptions) -> StoredImage:
     """Encodes one image according to ``options``. Raises BadImage without a source name."""
-    if isinstance(value, Encoded) and value.data[:2] == b"\xff\xd8":
-        return _from_jpeg(value.data, options)
     if isinstance(value, Encoded):
-        return _from_file(value.data, options)
-    if isinstance(value, np.ndarray):
-        pixels, converted = _from_array(value)
-    else:
-        pixels, converted = pixels_of(value)
+        store = _from_jpeg if value.data[:2] == b"\xff\xd8" else _from_file
+        return store(value.data, options)
+    pixels, converted = _from_array(value) if isinstance(value, np.ndarray) else pixels_of(value)
     return _from_pixels(pixels, options, converted=converted)
 
 
 def _from_jpeg(data: bytes, options: PackOptions) -> StoredImage:
+    module = core()
     if (
-        options.encode == "keep"
+        module is not None
+        and options.encode == "keep"
         and not options.scales
-        and (kept := _kept(data, options)) is not None
+        and (found := module.rewrite_common(data, options.restart)) is not None
     ):
-        return kept
+        return _from_rewrite(found)  # an ordinary, undamaged JPEG: one native call
     header = read_header(data)
     check_bomb(header, len(data))
     if not header.complete:
@@ -76,25 +76,24 @@ def _from_jpeg(data: bytes, options: PackOptions) -> StoredImage:
     if not header.ordinary:
         return _from_unusual_jpeg(data, header, options)
     if not _has_known_sampling(header, data):
-        _check_by_rewriting(data, header)
+        if module is None:
+            raise BadImage(
+                f"JPEG with sampling {header.subsampling}: needs the native core. "
+                "Check 'fastload --version'"
+            )
+        _rewritten(data, header, PackOptions())  # the check: no strict decoder supports the file
         return _from_pixels(
             pixels_of(open_image(data))[0],
             options,
             converted=f"JPEG with sampling {header.subsampling} → PNG",
         )
-    if options.encode in ("jpeg", "raw") or _scaled_size(header, options) is not None:
+    size = (header.width, header.height)
+    upright_size = size[::-1] if header.orientation >= 5 else size
+    if options.encode in ("jpeg", "raw") or _scaled_size(*upright_size, options) is not None:
         pixels = upright(_decode(data, header), header.orientation)
         sampling = header.subsampling if header.subsampling in SAMPLINGS[1:] else "444"
         return _from_pixels(pixels, options, subsampling=sampling)
     return _rewritten(data, header, options)
-
-
-def _kept(data: bytes, options: PackOptions) -> StoredImage | None:
-    """Rewrites an ordinary, undamaged JPEG in one native call. Returns None for any other file."""
-    module = core()
-    if module is None or (found := module.rewrite_common(data, options.restart)) is None:
-        return None
-    return _from_rewrite(found)
 
 
 def _from_rewrite(found: _core.RewrittenJpeg, converted: str = "") -> StoredImage:
@@ -117,13 +116,16 @@ def _from_unusual_jpeg(data: bytes, header: JpegHeader, options: PackOptions) ->
     Pillow converts the colors correctly but hides damage, so a strict decode runs first.
     """
     if header.precision != 8:
+        kind = "12-bit"
         pixels = _from_twelve_bits(data, header)
-        return _from_pixels(
-            pixels, options, converted=f"12-bit JPEG → {'L' if pixels.shape[2] == 1 else 'RGB'}"
-        )
-    _decode(data, header)
-    pixels, _ = pixels_of(open_image(data))
-    return _from_pixels(pixels, options, converted=_unusual(header, pixels.shape[2]))
+    else:
+        kind = "arithmetic-coded" if header.arithmetic else header.coding
+        _decode(data, header)
+        pixels, _ = pixels_of(open_image(data))
+    if header.components == 4:
+        kind = "CMYK"
+    mode = "L" if pixels.shape[2] == 1 else "RGB"
+    return _from_pixels(pixels, options, converted=f"{kind} JPEG → {mode}")
 
 
 def _from_twelve_bits(data: bytes, header: JpegHeader) -> Array:
@@ -156,23 +158,12 @@ def _from_twelve_bits(data: bytes, header: JpegHeader) -> Array:
 
 def _has_known_sampling(header: JpegHeader, data: bytes) -> bool:
     """Returns whether simplejpeg, the decoder without native core, reads the sampling factors."""
-    if header.subsampling in SAMPLINGS:
-        return True
     try:
-        simplejpeg.decode_jpeg_header(data, strict=False)
+        if header.subsampling not in SAMPLINGS:
+            simplejpeg.decode_jpeg_header(data, strict=False)
     except (ValueError, KeyError):  # KeyError: unknown sampling factors
         return False
     return True
-
-
-def _check_by_rewriting(data: bytes, header: JpegHeader) -> None:
-    """Checks a file that no strict decoder supports. Raises BadImage."""
-    if core() is None:
-        raise BadImage(
-            f"JPEG with sampling {header.subsampling}: needs the native core. "
-            "Check 'fastload --version'"
-        )
-    _rewritten(data, header, PackOptions())
 
 
 def _rewritten(
@@ -239,7 +230,7 @@ def _from_pixels(
 ) -> StoredImage:
     """Scales and encodes pixels. ``subsampling``: the source is a JPEG and stays one."""
     height, width = pixels.shape[:2]
-    size = _scaled_size_of(width, height, options)
+    size = _scaled_size(width, height, options)
     scale = (1.0, 1.0)
     if size is not None:
         scale = (size[0] / width, size[1] / height)
@@ -290,14 +281,7 @@ def _decode(data: bytes, header: JpegHeader) -> Array:
     return np.asarray(pixels)
 
 
-def _scaled_size(header: JpegHeader, options: PackOptions) -> tuple[int, int] | None:
-    width, height = (
-        (header.height, header.width) if header.orientation >= 5 else (header.width, header.height)
-    )
-    return _scaled_size_of(width, height, options)
-
-
-def _scaled_size_of(width: int, height: int, options: PackOptions) -> tuple[int, int] | None:
+def _scaled_size(width: int, height: int, options: PackOptions) -> tuple[int, int] | None:
     """Returns the target size of an upright image, or None if it keeps its size."""
     if options.resize is not None:
         return options.resize if options.resize != (width, height) else None
@@ -307,8 +291,66 @@ def _scaled_size_of(width: int, height: int, options: PackOptions) -> tuple[int,
     return max(1, round(width * ratio)), max(1, round(height * ratio))
 
 
-def _unusual(header: JpegHeader, channels: int) -> str:
-    kind = "arithmetic-coded" if header.arithmetic else header.coding
-    if header.components == 4:
-        kind = "CMYK"
-    return f"{kind} JPEG → {'L' if channels == 1 else 'RGB'}"
+SAMPLES = 64
+MAX_GROWTH = 3.0  # raw pixels may take at most this many times the bytes of the files
+READ_BYTES_PER_S = 1e9  # assumed read rate: a good NVMe drive shared by a few processes
+
+
+@dataclass(frozen=True, slots=True)
+class EncodeChoice:
+    """The encoding that ``auto`` chose, and why. Printed once and stored in the manifest."""
+
+    encode: str
+    reason: str
+
+
+def choose_encode(images: Iterable[Pixels], options: PackOptions) -> EncodeChoice:
+    """Compares the time to decode the files that `keep` stores with the time to read raw pixels."""
+    keep = replace(options, encode="keep")
+    kept_bytes = raw_bytes = n = 0
+    decode_s = 0.0
+    for value in images:
+        try:
+            stored = store_image(value, keep)
+        except BadImage:
+            continue  # the packer reports it later
+        n += 1
+        kept_bytes += len(stored.data) + len(stored.index)
+        raw_bytes += stored.width * stored.height * stored.channels
+        decode_s += _decode_seconds(stored)
+    if not n:
+        return EncodeChoice("keep", "no readable image among the first samples")
+    growth = raw_bytes / kept_bytes
+    extra_read_s = (raw_bytes - kept_bytes) / READ_BYTES_PER_S
+    sizes = (
+        f"{n} images: {kept_bytes / n / 1024:.1f} KiB and {decode_s / n * 1e6:.0f} us to decode "
+        f"as files, {raw_bytes / n / 1024:.1f} KiB ({growth:.1f}x) as pixels"
+    )
+    if growth > MAX_GROWTH:
+        return EncodeChoice("keep", f"{sizes}. Pixels need more than {MAX_GROWTH:.0f}x the space")
+    if extra_read_s < decode_s:
+        return EncodeChoice("raw", f"{sizes}. Reading pixels is faster than decoding")
+    return EncodeChoice("keep", f"{sizes}. Decoding is faster than reading pixels")
+
+
+def images_of(sample: Sample, names: Sequence[str]) -> Iterator[Pixels]:
+    """Yields all images of a sample, including the items of list fields."""
+    for name in names:
+        value = sample.values.get(name)
+        items = value if isinstance(value, list | tuple) else [value]
+        yield from (each for each in items if isinstance(each, Encoded | np.ndarray | Image.Image))
+
+
+def _decode_seconds(stored: StoredImage) -> float:
+    """Returns the CPU time of one decode. The first of two runs warms the caches."""
+    best = float("inf")
+    for _ in range(2):
+        started = time.thread_time()
+        if stored.codec == JPEG:
+            simplejpeg.decode_jpeg(
+                stored.data, colorspace="GRAY" if stored.channels == 1 else "RGB"
+            )
+        elif stored.codec == PNG:
+            np.asarray(Image.open(io.BytesIO(stored.data)))
+        best = min(best, time.thread_time() - started)
+    return best

@@ -16,11 +16,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from fastload._common.files import NewFile
-from fastload._pack.listing import Listing
 from fastload._pack.options import PackOptions
 from fastload._pack.samples import EncodedSample, SampleEncoder
-from fastload._pack.sources.base import Json, Ref, Sample, Source
-from fastload._pack.state import damaged
+from fastload._pack.sources.base import Ref, Sample, Source
+from fastload._pack.state import Listing, damaged
 from fastload._store.fields import Field
 from fastload._store.record import encode_record, parse_record
 from fastload.errors import BadImage, RecordError
@@ -60,10 +59,8 @@ def spool(
     encoder = SampleEncoder(fields, options)
 
     def encode(sample: Sample | BadImage) -> EncodedSample | BadImage:
-        if isinstance(sample, BadImage):
-            return sample
         try:
-            return encoder(sample)
+            return sample if isinstance(sample, BadImage) else encoder(sample)
         except BadImage as error:
             return error
 
@@ -78,14 +75,13 @@ def spool(
             at = file.size
             record = encode_record(row, encoded.parts)
             file.write(record)
-            converted: list[Json] = list(encoded.converted)
             yield {
                 "bad": "",
                 "at": at,
                 "size": len(record),
                 "source": encoded.source,
                 "bytes_in": encoded.bytes_in,
-                "converted": converted,
+                "converted": [*encoded.converted],
             }
         file.publish()
 

@@ -1,13 +1,29 @@
-"""The options of a pack, checked once, and which of them must not change on resume."""
+"""Options, progress and result of a pack."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 
+from fastload._common.formatting import count
+from fastload._common.public import public
 from fastload.errors import ConfigError
 
-ENCODES = ("keep", "jpeg", "raw", "auto")
-MIN_SHARD = 1 << 20
+_CHOICES = {
+    "encode": ("keep", "jpeg", "raw", "auto"),
+    "order": ("shuffle", "source"),
+    "on_error": ("stop", "skip"),
+}
+_RANGES = (
+    ("quality", 1, 100),
+    ("max_side", 0, 16_384),
+    ("restart", -1, 65_535),
+    ("seed", 0, 2**63 - 1),
+    ("shard_size", 1 << 20, 1 << 40),
+    ("jobs", 0, 1024),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,18 +45,14 @@ class PackOptions:
     jobs: int = 0  # threads; 0 = every core that this process may use
 
     def __post_init__(self) -> None:
-        _one_of("encode", self.encode, ENCODES)
-        _one_of("order", self.order, ("shuffle", "source"))
-        _one_of("on_error", self.on_error, ("stop", "skip"))
-        _between("quality", self.quality, 1, 100)
-        _between("max_side", self.max_side, 0, 16_384)
-        _between("restart", self.restart, -1, 65_535)
-        _between("seed", self.seed, 0, 2**63 - 1)
-        _between("shard_size", self.shard_size, MIN_SHARD, 1 << 40)
-        _between("block_size", self.block_size, 1, self.shard_size)
-        _between("jobs", self.jobs, 0, 1024)
+        for name, allowed in _CHOICES.items():
+            if (value := getattr(self, name)) not in allowed:
+                raise ConfigError(f"{name}={value!r:.40}: expected one of {', '.join(allowed)}")
+        for name, low, high in _RANGES:
+            _check_between(name, getattr(self, name), low, high)
+        _check_between("block_size", self.block_size, 1, self.shard_size)
         if self.max_bad is not None:
-            _between("max_bad", self.max_bad, 0, 2**63 - 1)
+            _check_between("max_bad", self.max_bad, 0, 2**63 - 1)
             if self.on_error == "stop":
                 raise ConfigError(
                     f"max_bad={self.max_bad} requires on_error='skip' (--on-error skip). "
@@ -54,7 +66,7 @@ class PackOptions:
                     f"resize={self.resize!r} and max_side={self.max_side}: pass only one of them"
                 )
             for side in self.resize:
-                _between("resize", side, 1, 16_384)
+                _check_between("resize", side, 1, 16_384)
 
     @property
     def scales(self) -> bool:
@@ -70,11 +82,108 @@ class PackOptions:
         }
 
 
-def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise ConfigError(f"{name}={value!r:.40}: expected one of {', '.join(allowed)}")
-
-
-def _between(name: str, value: int, low: int, high: int) -> None:
+def _check_between(name: str, value: int, low: int, high: int) -> None:
     if type(value) is not int or not low <= value <= high:
         raise ConfigError(f"{name}={value!r:.40}: expected an integer from {low} to {high}")
+
+
+LOG = "pack-log.jsonl"  # in DEST: one line per skipped or converted sample
+
+
+@public()
+@dataclass(slots=True)
+class PackProgress:
+    """Progress of a pack, passed to ``on_progress`` after every sample.
+
+    Attributes:
+        stage: ``"listing"``, ``"checking"`` (only on resume), ``"packing"`` or ``"publishing"``.
+        done: Samples processed so far.
+        total: Samples in the source, or None while they are listed.
+        skipped: Bad samples skipped so far.
+        converted: Number of samples per reason why the stored image differs from the source.
+        bytes_in: Bytes read.
+        bytes_out: Bytes of the records written.
+
+    Examples:
+        >>> fastload.pack("photos", "packed", on_progress=print)  # doctest: +SKIP
+    """
+
+    stage: str = "listing"
+    done: int = 0
+    total: int | None = None
+    skipped: int = 0
+    converted: Counter[str] = field(default_factory=Counter)
+    bytes_in: int = 0
+    bytes_out: int = 0
+
+    def count(self, converted: Iterable[str], bytes_in: int, bytes_out: int) -> None:
+        """Adds packed samples to the counts.
+
+        Args:
+            converted: One reason per sample whose stored image differs from the source.
+            bytes_in: Bytes read.
+            bytes_out: Bytes written.
+        """
+        self.bytes_in += bytes_in
+        self.bytes_out += bytes_out
+        self.converted.update(converted)
+
+
+@public()
+@dataclass(frozen=True, slots=True)
+class PackResult:
+    """Result of a pack. ``str(result)`` is the summary that ``fastload pack`` prints.
+
+    Attributes:
+        dest: Folder of the dataset.
+        n_samples: Samples in the dataset.
+        n_shards: Shards in the dataset.
+        bytes_in: Bytes read from the source.
+        bytes_out: Bytes of the records written.
+        skipped: Bad samples that were skipped. DEST/pack-log.jsonl lists them.
+        converted: Number of samples per reason why the stored image differs from the source.
+        seconds: Duration of this run.
+        resumed_at: Source samples that an earlier, interrupted run had processed.
+        notes: Remarks for the user, e.g. that a sorted source was packed unshuffled.
+
+    Examples:
+        >>> result = fastload.pack("photos", "packed")  # doctest: +SKIP
+        >>> result.n_samples  # doctest: +SKIP
+        1000
+    """
+
+    dest: Path
+    n_samples: int
+    n_shards: int
+    bytes_in: int
+    bytes_out: int
+    skipped: int
+    converted: dict[str, int]
+    seconds: float
+    resumed_at: int = 0
+    notes: tuple[str, ...] = ()
+
+    def as_json(self) -> dict[str, object]:
+        """Returns the result as a dict that ``json.dumps`` accepts."""
+        return {**asdict(self), "dest": str(self.dest)}
+
+    def __str__(self) -> str:
+        rate = (self.n_samples + self.skipped - self.resumed_at) / max(self.seconds, 1e-9)
+        lines = [
+            f"Packed {count(self.n_samples, 'sample')} into {count(self.n_shards, 'shard')} in "
+            f"{self.seconds:.1f} s ({rate:.0f} samples/s)",
+            f"Read {self.bytes_in / 1e6:.1f} MB, "
+            f"wrote {self.bytes_out / 1e6:.1f} MB to {self.dest}",
+        ]
+        if self.resumed_at:
+            lines.append(f"Resumed an interrupted pack at sample {self.resumed_at}")
+        if self.converted:
+            lines.append(
+                "Converted: "
+                + ", ".join(f"{n} x {what}" for what, n in sorted(self.converted.items()))
+            )
+        if self.skipped:
+            lines.append(
+                f"Skipped {count(self.skipped, 'bad sample')}, listed in {self.dest / LOG}"
+            )
+        return "\n".join([*lines, *(f"Note: {note}" for note in self.notes)])

@@ -17,7 +17,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,18 +25,25 @@ from fastload._common import files
 from fastload._common.cpus import available_cpus
 from fastload._common.native import core
 from fastload._common.public import public
-from fastload._pack.encode_choice import SAMPLES, choose_encode, images_of
+from fastload._pack.images import SAMPLES, EncodeChoice, choose_encode, images_of
 from fastload._pack.jobs import Job, Spool, load_listed, some_samples, spool
-from fastload._pack.listing import Listing, write_listing
-from fastload._pack.options import PackOptions
+from fastload._pack.options import PackOptions, PackProgress, PackResult
 from fastload._pack.pillow import quiet_pillow
 from fastload._pack.publish import check_publishable, is_packed_like, publish
-from fastload._pack.result import PackProgress, PackResult
-from fastload._pack.shards import ShardSequence
-from fastload._pack.sources.base import AnySource, Sample, Source, StreamSource, is_stream
+from fastload._pack.shard import ShardSequence
+from fastload._pack.sources.base import AnySource, Sample, StreamSource, is_stream
 from fastload._pack.sources.detect import open_source
 from fastload._pack.sources.python import MapStyle, pop_all
-from fastload._pack.state import FOLDER, Done, PackState, damaged
+from fastload._pack.state import (
+    FOLDER,
+    OFFSETS,
+    Done,
+    Listing,
+    PackState,
+    as_json,
+    damaged,
+    write_listing,
+)
 from fastload._store.columns import FOLDER as COLUMNS
 from fastload._store.fields import Field
 from fastload._store.manifest import NAME as MANIFEST
@@ -116,7 +123,7 @@ class Packer:
             return  # an unfinished pack: check_plan decides
         if (self.dest / MANIFEST).exists():
             raise self._is_finished()
-        if self.dest.is_dir() and any(self.dest.iterdir()):
+        if self.dest.exists() and any(self.dest.iterdir()):
             raise ConfigError(
                 f"{self.dest} is not empty and not an unfinished pack: "
                 "expected an empty or new folder as DEST"
@@ -141,8 +148,9 @@ class Packer:
     def _published_before(self, state: PackState, started: float) -> PackResult:
         """Cleans up after a run that was killed after it published the manifest."""
         found = read_manifest(self.dest)
-        same = state.has_plan(self._plan())
-        if same is None:
+        if (plan := state.read("plan.json")) is not None:
+            same = plan == as_json(self._plan())
+        else:
             # The plan is gone. The manifest has everything except the location of the source.
             same = found.fields == tuple(self.source.fields) and is_packed_like(
                 found.options, self.source, self.options
@@ -172,10 +180,10 @@ class Packer:
             done += self._verified(state)
             resumed_at = done[-1].next_position if done else 0
             shards = ShardSequence(
-                self.source,
-                self.dest,
-                self.options,
-                self.progress,
+                source=self.source,
+                dest=self.dest,
+                options=self.options,
+                progress=self.progress,
                 name=self.name,
                 jobs=self.jobs,
                 on_sample=lambda: self._say("packing"),
@@ -208,19 +216,16 @@ class Packer:
 
     def _prepare_job(self, state: PackState, resources: contextlib.ExitStack) -> Job:
         """Freezes the list of samples, encoding a stream on the way. Returns the job."""
-        if not is_stream(self.source):
-            return self._prepare_listed(self.source, state, resources)
-        if Listing.exists(state.folder):
-            self._choose_encode(state, None)
-        else:
-            self._spool_stream(self.source, state)
-        spooled = Spool(state.folder, self._open_listing(state, resources))
-        return resources.enter_context(contextlib.closing(spooled))
-
-    def _prepare_listed(
-        self, source: Source, state: PackState, resources: contextlib.ExitStack
-    ) -> Job:
-        if not Listing.exists(state.folder):
+        source = self.source
+        is_listed = (state.folder / OFFSETS).exists()
+        if is_stream(source):
+            if is_listed:
+                self._choose_encode(state, None)
+            else:
+                self._spool_stream(source, state)
+            spooled = Spool(state.folder, self._open_listing(state, resources))
+            return resources.enter_context(contextlib.closing(spooled))
+        if not is_listed:
             write_listing(state.folder, source.refs(), self._count_listed)
         listing = self._open_listing(state, resources)
         has_shards = next(state.finished(), None) is not None
@@ -229,13 +234,13 @@ class Packer:
 
     def _spool_stream(self, source: StreamSource, state: PackState) -> None:
         stream = iter(source)
-        n_measured = SAMPLES if self.options.encode == "auto" else 0
-        head = deque(itertools.islice(stream, n_measured))
+        head = deque(itertools.islice(stream, SAMPLES if self.options.encode == "auto" else 0))
         readable = (sample for sample in head if not isinstance(sample, BadImage))
         options = self._choose_encode(state, readable)
         samples = itertools.chain(pop_all(head), stream)
-        refs = spool(samples, source.fields, state.folder, options, self.jobs)
-        with contextlib.closing(refs):
+        with contextlib.closing(
+            spool(samples, source.fields, state.folder, options, self.jobs)
+        ) as refs:
             write_listing(state.folder, refs, self._count_listed)
 
     def _count_listed(self, count: int) -> None:
@@ -256,14 +261,15 @@ class Packer:
         """
         if self.options.encode != "auto":
             return self.options
-        choice = state.encode_choice()
-        if choice is None:
+        if stored := state.read("encode.json"):
+            choice = EncodeChoice(**stored)
+        else:
             if samples is None:
                 raise damaged(state.folder / "encode.json", "missing")
             names = [each.name for each in self.source.fields if each.kind.is_image]
             images = (image for sample in samples for image in images_of(sample, names))
             choice = choose_encode(images, self.options)
-            state.remember_encode_choice(choice)
+            state.write("encode.json", asdict(choice))  # another measurement may differ
         self.notes.append(f"--encode auto chose {choice.encode}: {choice.reason}")
         self._encode = choice.encode
         return replace(self.options, encode=choice.encode)
@@ -348,16 +354,17 @@ def pack(
         >>> samples = ({"image": image, "label": i} for i, image in enumerate(images))
         >>> result = fastload.pack(samples, "packed")  # doctest: +SKIP
     """
-    given = dict(source_options or {})
-    if fields is not None:
-        given["fields"] = fields
-    samples = open_source(source, format=format, **given)
-    name = str(Path(source).resolve()) if isinstance(source, str | os.PathLike) else ""
+    given = {} if fields is None else {"fields": fields}
+    samples = open_source(source, format=format, **given, **(source_options or {}))
     known = PackOptions.__dataclass_fields__
     if unknown := sorted(options.keys() - known.keys()):
         raise ConfigError(
             f"pack: unknown option {', '.join(unknown)}. Expected one of {', '.join(known)}"
         )
     return Packer(
-        samples, Path(dest), PackOptions(**options), name=name, on_progress=on_progress
+        samples,
+        Path(dest),
+        PackOptions(**options),
+        name=str(Path(source).resolve()) if isinstance(source, str | os.PathLike) else "",
+        on_progress=on_progress,
     ).run()

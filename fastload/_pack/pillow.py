@@ -90,24 +90,21 @@ def pixels_of(image: Image.Image) -> tuple[NDArray[np.uint8], str]:
     converted = "transparency dropped" if "transparency" in image.info else ""
     if mode != target:
         converted = f"{mode} → {target}"
+    if mode == "F":
+        raise BadImage("pixel type F (float): expected 8 or 16 bits")
+    is_wide = mode == "I" or mode.startswith("I;16")
     try:
         image.load()
-        if mode == "I" or mode.startswith("I;16"):
-            wide = np.asarray(image)
-            if wide.min() < 0 or wide.max() > 65_535:
-                raise BadImage(
-                    f"pixel values from {wide.min()} to {wide.max()}: expected 8 or 16 bits"
-                )
-            pixels = (wide.astype(np.uint32) >> 8).astype(np.uint8)
-            converted = "16 → 8 bit"
-        elif mode == "F":
-            raise BadImage("pixel type F (float): expected 8 or 16 bits")
-        else:
-            pixels = np.asarray(image.convert(target), np.uint8)
-    except BadImage:
-        raise
+        pixels = np.asarray(image if is_wide else image.convert(target))
     except PILLOW_ERRORS as error:
         raise BadImage(f"damaged image: {error}") from None
+    if is_wide:
+        if pixels.min() < 0 or pixels.max() > 65_535:
+            raise BadImage(
+                f"pixel values from {pixels.min()} to {pixels.max()}: expected 8 or 16 bits"
+            )
+        pixels = (pixels.astype(np.uint32) >> 8).astype(np.uint8)
+        converted = "16 → 8 bit"
     pixels = upright(pixels.reshape(*pixels.shape[:2], -1), orientation_of(image))
     return np.ascontiguousarray(pixels), converted
 

@@ -14,8 +14,7 @@ import numpy as np
 from fastload._common.files import NewFile, write_atomically
 from fastload._common.strict_json import Json
 from fastload._order.mixing import measure_mixing
-from fastload._pack.options import PackOptions
-from fastload._pack.result import LOG
+from fastload._pack.options import LOG, PackOptions
 from fastload._pack.sources.base import AnySource
 from fastload._pack.state import Done, Event, PackState
 from fastload._store.columns import ColumnWriter, open_column
@@ -46,8 +45,6 @@ def publish(
     # One shard at a time: a million converted samples have a million events.
     shard_events = (event for number in range(len(done)) for event in state.done(number).events)
     events = _write_log(dest, itertools.chain(shard_events, last_events))
-    skipped = events.pop("skipped", 0)
-    notes = _unmixed(source, dest, options, columns)
     manifest = Manifest(
         n_samples=sum(each.shard.records for each in done),
         fields=tuple(source.fields),
@@ -56,11 +53,15 @@ def publish(
         tool=f"fastload {__version__}",
         seed=options.seed,
         order=options.order,
-        skipped=skipped,
+        skipped=events.pop("skipped", 0),
         converted=dict(sorted(events.items())),
-        content=_content_digest(done),
+        # The digest over the binary digests of the shards, in order.
+        content=hashlib.sha256(
+            b"".join(bytes.fromhex(each.shard.sha256) for each in done)
+        ).hexdigest(),
         options=_options(source, options, encoded),
     )
+    notes = _unmixed(source, dest, options, columns)
     write_atomically(dest / MANIFEST, dump(manifest))
     return notes
 
@@ -133,11 +134,6 @@ def _write_log(dest: Path, events: Iterable[Event]) -> Counter[str]:
             counts["skipped" if event.event == "skipped" else event.why] += 1
         log.publish()
     return counts
-
-
-def _content_digest(done: list[Done]) -> str:
-    """Returns the SHA-256 over the binary SHA-256 digests of the shards, in order."""
-    return hashlib.sha256(b"".join(bytes.fromhex(each.shard.sha256) for each in done)).hexdigest()
 
 
 def _unmixed(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +14,7 @@ from fastload._pack.options import PackOptions
 from fastload._pack.pillow import mask_array
 from fastload._pack.sources.base import Encoded, Sample, Value
 from fastload._store.fields import Field, encode_value, image_of, source_part
-from fastload._store.kinds import BOXES, MATRIX, POINTS, FieldKind
+from fastload._store.kinds import BOXES, MATRIX, POINTS
 from fastload._store.record import (
     DATA,
     MAX_PARTS,
@@ -27,7 +27,6 @@ from fastload._store.record import (
 from fastload.errors import BadImage, ConfigError
 
 Scale = tuple[float, float]
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +52,7 @@ class SampleEncoder:
 
     def __call__(self, sample: Sample) -> EncodedSample:
         try:
-            unknown = sample.values.keys() - self._image_of.keys()
-            if unknown:
+            if unknown := sample.values.keys() - self._image_of.keys():
                 raise BadImage(f"unknown fields {sorted(unknown)}: expected {list(self._image_of)}")
             return self._encode(sample)
         except BadImage as error:
@@ -89,8 +87,8 @@ class SampleEncoder:
                     _moved(each, value, self._scale_of(each, item, scales))
                     for item, value in self._items(each, sample)
                 ]
-                one = moved[0] if moved else None
-                parts += encode_value(number, each, moved if each.list else one)
+                value = moved if each.list else next(iter(moved), None)
+                parts += encode_value(number, each, value)
         if len(parts) > MAX_PARTS // 2 or sum(len(part.data) for part in parts) > MAX_RECORD // 2:
             # Raises if the record is too large: a bad sample here, the end of the pack later.
             encode_record(0, parts)
@@ -115,24 +113,21 @@ class SampleEncoder:
 
 def image_parts(number: int, item: int, stored: StoredImage) -> list[Part]:
     """Returns the part of the image and the part of its restart index, if any."""
-    parts = [
-        Part(
-            number,
-            stored.data,
-            item,
-            stored.codec,
-            DATA,
-            stored.channels,
-            8,
-            stored.width,
-            stored.height,
-            stored.interval,
-            stored.orientation,
-        )
-    ]
-    if stored.index:
-        parts.append(Part(number, stored.index, item, PLAIN, RESTART_INDEX))
-    return parts
+    image = Part(
+        number,
+        stored.data,
+        item,
+        stored.codec,
+        DATA,
+        stored.channels,
+        8,
+        stored.width,
+        stored.height,
+        stored.interval,
+        stored.orientation,
+    )
+    index = Part(number, stored.index, item, PLAIN, RESTART_INDEX)
+    return [image, index] if stored.index else [image]
 
 
 def _moved(each: Field, value: Value, scale: Scale) -> Value:
@@ -143,38 +138,21 @@ def _moved(each: Field, value: Value, scale: Scale) -> Value:
         except BadImage as error:
             raise BadImage(f"field {each.name!r}: {error.why}") from None
         return _scaled_mask(mask, scale) if scale != (1.0, 1.0) else mask
-    rescale = _RESCALED.get(each.kind)
-    if scale == (1.0, 1.0) or rescale is None:
+    if scale == (1.0, 1.0) or each.kind not in (BOXES, POINTS, MATRIX):
         return value
     try:
-        array: Floats = np.array(value, np.float64)
+        array = np.array(value, np.float64)
     except (TypeError, ValueError) as error:
         raise BadImage(f"field {each.name!r}: {each.kind}: {error}") from None
     if array.ndim != 2 or not array.size:
         return value  # nothing to scale, or a wrong shape that encode_value reports
-    rescale(array, np.array(scale))
+    if each.kind is POINTS:
+        array[:, :2] *= scale[: array.shape[1]]
+    elif each.kind is BOXES and array.shape[1] == 4:
+        array *= np.tile(scale, 2)
+    elif each.kind is MATRIX and len(array) == 3:  # a projection: the first two rows are in pixels
+        array[:2] *= np.array(scale)[:, None]
     return array
-
-
-def _rescale_boxes(boxes: Floats, scale: Floats) -> None:
-    if boxes.shape[1] == 4:
-        boxes *= np.tile(scale, 2)
-
-
-def _rescale_points(points: Floats, scale: Floats) -> None:
-    points[:, :2] *= scale[: points.shape[1]]
-
-
-def _rescale_matrix(matrix: Floats, scale: Floats) -> None:
-    if matrix.shape[0] == 3:  # a projection into the image: the first two rows are in pixels
-        matrix[:2] *= scale[:, None]
-
-
-_RESCALED: dict[FieldKind, Callable[[Floats, Floats], None]] = {
-    BOXES: _rescale_boxes,
-    POINTS: _rescale_points,
-    MATRIX: _rescale_matrix,
-}
 
 
 def _scaled_mask(mask: NDArray[np.generic], scale: Scale) -> NDArray[np.generic]:
@@ -183,13 +161,9 @@ def _scaled_mask(mask: NDArray[np.generic], scale: Scale) -> NDArray[np.generic]
         _nearest(side, max(1, round(side * by)))
         for side, by in zip(mask.shape, (scale[1], scale[0]), strict=True)
     )
-    scaled: NDArray[np.generic] = mask[rows[:, None], columns[None, :]]
-    return scaled
+    return np.asarray(mask[rows[:, None], columns[None, :]])
 
 
 def _nearest(side: int, new_side: int) -> NDArray[np.int64]:
     # Integer arithmetic: with floats, the center of a new pixel may fall on either side of an edge.
-    nearest: NDArray[np.int64] = (
-        (2 * np.arange(new_side, dtype=np.int64) + 1) * side // (2 * new_side)
-    )
-    return nearest
+    return np.asarray((2 * np.arange(new_side, dtype=np.int64) + 1) * side // (2 * new_side))

@@ -1,7 +1,7 @@
 """The state of an unfinished pack in DEST/.pack/. A pack can be killed at any time and resume.
 
 ``plan.json``           source and options of the pack; a resume with other options is refused
-``listing.*``           the frozen list of samples (listing.py)
+``listing.*``           the frozen list of samples (``Listing``)
 ``spool.records``       the encoded samples of a stream (jobs.py)
 ``encode.json``         the choice of `--encode auto`
 ``done-00007.json``     written after shard 7 is published: its manifest entry, the next position
@@ -19,10 +19,11 @@ import fcntl
 import io
 import itertools
 import json
+import mmap
 import os
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,8 +33,7 @@ from numpy.typing import NDArray
 
 from fastload._common import files
 from fastload._common.checksum import crc32c
-from fastload._common.files import writing
-from fastload._pack.encode_choice import EncodeChoice
+from fastload._pack.sources.base import Ref
 from fastload._store.manifest import Shard
 from fastload.errors import ConfigError, StoreError
 
@@ -73,7 +73,7 @@ class PackState:
     def __enter__(self) -> PackState:
         path = self.folder / "lock"
         while True:
-            with writing(path, needed=4096):
+            with files.writing(path, needed=4096):
                 self.folder.mkdir(parents=True, exist_ok=True)
                 self._lock = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
             try:
@@ -95,9 +95,9 @@ class PackState:
 
     def check_plan(self, plan: dict[str, object]) -> None:
         """Stores the plan of a new pack. Raises ConfigError if the stored plan differs."""
-        found = self._read("plan.json")
+        found = self.read("plan.json")
         if found is None:
-            _write_sealed(self.folder / "plan.json", plan)
+            self.write("plan.json", plan)
         elif found != as_json(plan):
             raise ConfigError(
                 f"{self.dest} contains an unfinished pack with other options: "
@@ -110,13 +110,8 @@ class PackState:
                 )
             )
 
-    def has_plan(self, plan: dict[str, object]) -> bool | None:
-        """Returns whether the stored plan equals ``plan``, or None if there is no plan."""
-        found = self._read("plan.json")
-        return None if found is None else found == as_json(plan)
-
-    def _read(self, name: str) -> Any:
-        """Returns the content of a sealed file, or None if it does not exist."""
+    def read(self, name: str) -> Any:
+        """Returns what ``write`` stored, or None. Raises StoreError if the file is damaged."""
         path = self.folder / name
         try:
             return _read_sealed(path)
@@ -125,14 +120,10 @@ class PackState:
         except ValueError as error:
             raise damaged(path, str(error)) from None
 
-    def encode_choice(self) -> EncodeChoice | None:
-        """Returns the stored choice of `--encode auto`."""
-        stored = self._read("encode.json")
-        return None if stored is None else EncodeChoice(**stored)
-
-    def remember_encode_choice(self, choice: EncodeChoice) -> None:
-        """Stores the choice, so that a resumed pack does not measure again with another result."""
-        _write_sealed(self.folder / "encode.json", asdict(choice))
+    def write(self, name: str, value: object) -> None:
+        """Writes a line of JSON and its checksum: a changed number would silently lose samples."""
+        line = json.dumps(value).encode()
+        files.write_atomically(self.folder / name, b"%s\n%08x\n" % (line, crc32c(line)))
 
     def finished(self) -> Iterator[Done]:
         """Yields the finished shards in order, up to the first with missing or damaged state."""
@@ -162,7 +153,7 @@ class PackState:
         packed = io.BytesIO()
         np.savez(packed, **rows)  # type: ignore[arg-type]
         files.write_atomically(self.folder / f"rows-{number:05}.npz", packed.getvalue())
-        _write_sealed(self.folder / f"done-{number:05}.json", asdict(done))
+        self.write(f"done-{number:05}.json", asdict(done))
 
     def rows(self, number: int, names: Iterable[str] | None = None) -> Rows:
         """Returns the column rows of a finished shard, of all columns or only of ``names``."""
@@ -193,12 +184,6 @@ def as_json(value: object) -> object:
     return json.loads(json.dumps(value))
 
 
-def _write_sealed(path: Path, value: object) -> None:
-    """Writes a line of JSON and its checksum: a changed number would silently lose samples."""
-    line = json.dumps(value).encode()
-    files.write_atomically(path, b"%s\n%08x\n" % (line, crc32c(line)))
-
-
 def _read_sealed(path: Path) -> Any:
     line, _, rest = path.read_bytes().partition(b"\n")
     if rest != b"%08x\n" % crc32c(line):
@@ -206,7 +191,7 @@ def _read_sealed(path: Path) -> Any:
     return json.loads(line)
 
 
-def _differences(found: object, wanted: object) -> str:
+def _differences(found: Any, wanted: Any) -> str:
     one = _flat(found)
     other = _flat(wanted)
     return (
@@ -219,15 +204,90 @@ def _differences(found: object, wanted: object) -> str:
     )
 
 
-def _flat(plan: object) -> dict[str, object]:
+def _flat(plan: dict[str, Any]) -> dict[str, object]:
     """Flattens a plan so that a message can name the option or field that changed."""
-    values = dict(plan) if isinstance(plan, dict) else {}
-    options = values.pop("options", {})
-    fields = values.pop("fields", [])
     kinds = {
         f"field {name!r}": ("list of " * listed + kind, *more)
         if any(more)
         else "list of " * listed + kind
-        for name, kind, listed, *more in fields
+        for name, kind, listed, *more in plan.get("fields", [])
     }
-    return {**values, **kinds, **(options if isinstance(options, dict) else {})}
+    others = {name: value for name, value in plan.items() if name not in ("fields", "options")}
+    return {**others, **kinds, **plan.get("options", {})}
+
+
+LINES = "listing.jsonl"
+OFFSETS = "listing.offsets"
+_CHUNK_LINES = 4096  # lines per write
+
+
+def write_listing(folder: Path, refs: Iterable[Ref], on_progress: Callable[[int], None]) -> None:
+    """Writes and publishes both files. The offsets are published last and prove completeness."""
+    with files.NewFile(folder / LINES) as lines, files.NewFile(folder / OFFSETS) as offsets:
+        count = lines_crc = 0
+        first = bytes(8)  # the first line starts at 0
+        offsets.write(first)
+        offsets_crc = crc32c(first)
+        remaining = iter(refs)
+        while chunk := [
+            json.dumps(ref, allow_nan=False, separators=(",", ":")).encode() + b"\n"
+            for ref in itertools.islice(remaining, _CHUNK_LINES)
+        ]:
+            ends = (lines.size + np.cumsum([len(line) for line in chunk])).astype("<u8").tobytes()
+            data = b"".join(chunk)
+            lines.write(data)
+            offsets.write(ends)
+            lines_crc = crc32c(data, lines_crc)
+            offsets_crc = crc32c(ends, offsets_crc)
+            count += len(chunk)
+            on_progress(count)
+        offsets.write((lines_crc << 32 | offsets_crc).to_bytes(8, "little"))
+        lines.publish()
+        offsets.publish()
+
+
+class Listing:
+    """The memory-mapped list: ``listing[i]`` is the ref of source sample i.
+
+    Raises StoreError if the files are damaged.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            self._lines, lines_crc = _mapped(folder / LINES)
+            self._index, _ = _mapped(folder / OFFSETS)
+            stored = np.frombuffer(self._index, "<u8")
+        except (OSError, ValueError) as error:  # ValueError: the size is not a multiple of 8
+            raise damaged(folder / LINES, str(error)) from None
+        self._offsets = stored[:-1]
+        if not len(self._offsets) or int(stored[-1]) != lines_crc << 32 | crc32c(
+            memoryview(self._index)[:-8]
+        ):
+            raise damaged(folder / LINES, "wrong checksum")
+
+    def __len__(self) -> int:
+        return len(self._offsets) - 1
+
+    def __getitem__(self, i: int) -> Ref:
+        if not 0 <= i < len(self):
+            raise ConfigError(f"listing entry {i}: expected 0 to {len(self) - 1}")
+        ref: Ref = json.loads(self._lines[int(self._offsets[i]) : int(self._offsets[i + 1])])
+        return ref
+
+    def close(self) -> None:
+        """Unmaps the files. Deleted files keep their disk space while they are mapped."""
+        # Drop the references instead of calling close(), which raises BufferError while a thread or
+        # a debugger still holds an array over the map.
+        self._offsets = np.zeros(1, "<u8")
+        self._lines = self._index = b""
+
+
+def _mapped(path: Path) -> tuple[mmap.mmap | bytes, int]:
+    """Returns a mapped file and its CRC-32C. An empty file cannot be mapped."""
+    descriptor, size = files.open_regular(path)
+    try:
+        return mmap.mmap(descriptor, size, access=mmap.ACCESS_READ) if size else b"", int(
+            files.crc32c_of(descriptor), 16
+        )
+    finally:
+        os.close(descriptor)

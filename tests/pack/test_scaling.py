@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from fastload._common.native import core
-from fastload._pack.encode_choice import EncodeChoice
 from fastload._pack.options import PackOptions
 from fastload._pack.packer import PackResult
 from fastload._pack.sources.base import Encoded, Sample
@@ -198,8 +197,8 @@ def test_auto_is_not_measured_again_by_a_resumed_pack(tmp_path: Path) -> None:
     with pytest.raises(BadImage):
         pack(source, tmp_path / "packed", encode="auto", order="source")
     state = PackState(tmp_path / "packed")
-    assert state.encode_choice() == EncodeChoice("raw", ANY)
-    state.remember_encode_choice(EncodeChoice("keep", "said so"))
+    assert state.read("encode.json") == {"encode": "raw", "reason": ANY}
+    state.write("encode.json", {"encode": "keep", "reason": "said so"})
     result = pack(source, tmp_path / "packed", encode="auto", order="source", on_error="skip")
     assert result.notes == ("--encode auto chose keep: said so",)
     assert open_dataset(tmp_path / "packed").record(0).parts[0].codec == JPEG
