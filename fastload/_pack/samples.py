@@ -87,8 +87,8 @@ class SampleEncoder:
                     _moved(each, value, self._scale_of(each, item, scales))
                     for item, value in self._items(each, sample)
                 ]
-                value = moved if each.list else next(iter(moved), None)
-                parts += encode_value(number, each, value)
+                one = next(iter(moved), None)
+                parts += encode_value(number, each, moved if each.list else one)
         if len(parts) > MAX_PARTS // 2 or sum(len(part.data) for part in parts) > MAX_RECORD // 2:
             # Raises if the record is too large: a bad sample here, the end of the pack later.
             encode_record(0, parts)

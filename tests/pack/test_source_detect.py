@@ -206,7 +206,8 @@ def test_format_accepts_only_its_own_options(tmp_path: Path) -> None:
     assert open_source(tmp_path, labels=False).fields == (Field("image", "image"),)
     with pytest.raises(
         ConfigError,
-        match=r"format 'folder' has no option 'masks'\. Expected one of split, classes, labels",
+        match=r"format 'folder' has no option 'masks'\. Expected one of --split, --classes "
+        r"\(in Python: split, classes, labels\)",
     ):
         open_source(tmp_path, masks=True)
     with pytest.raises(

@@ -27,7 +27,6 @@ def test_folders_are_classes(tmp_path: Path) -> None:
         ("dog/3.webp", 1),
     ]
     assert found[0].values["image"] == Encoded(cat, "cat/1.jpg")
-    assert source.ignored == {".txt": 1}
 
 
 def test_splits_share_the_classes(tmp_path: Path) -> None:

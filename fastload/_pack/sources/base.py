@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
@@ -11,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastload._common.public import public
-from fastload._pack.files import printable_or_repr, read_bounded
+from fastload._pack.files import Entry, printable, printable_or_repr, read_bounded
 from fastload._store.fields import Field
-from fastload.errors import BadImage
+from fastload.errors import BadImage, ConfigError
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -76,14 +77,8 @@ class Sample:
     source: str
 
 
-@public("fastload.sources")
-@runtime_checkable
-class Source(Protocol):
-    """A source whose samples can be listed first and loaded in any order.
-
-    Examples:
-        See the module docstring of ``fastload.sources``.
-    """
+class _Described(Protocol):
+    """What both kinds of sources have."""
 
     @property
     def name(self) -> str:
@@ -96,6 +91,16 @@ class Source(Protocol):
     @property
     def info(self) -> Info:
         """Small JSON data about the whole dataset, e.g. category names. Stored in the manifest."""
+
+
+@public("fastload.sources")
+@runtime_checkable
+class Source(_Described, Protocol):
+    """A source whose samples can be listed first and loaded in any order.
+
+    Examples:
+        See the module docstring of ``fastload.sources``.
+    """
 
     @property
     def thread_safe(self) -> bool:
@@ -120,23 +125,11 @@ class Source(Protocol):
 
 @public("fastload.sources")
 @runtime_checkable
-class StreamSource(Protocol):
+class StreamSource(_Described, Protocol):
     """A source whose samples are available or cheap in one order only.
 
     The packer encodes the samples into a temporary file and shuffles that.
     """
-
-    @property
-    def name(self) -> str:
-        """Name of the format."""
-
-    @property
-    def fields(self) -> tuple[Field, ...]:
-        """Fields of every sample. They must not change."""
-
-    @property
-    def info(self) -> Info:
-        """Small JSON data about the whole dataset. Stored in the manifest."""
 
     @property
     def n_samples(self) -> int | None:
@@ -167,7 +160,44 @@ def refused(path: str, why: str) -> Ref:
     return {"path": path, "refused": why}
 
 
+def entry_refs(entries: Iterable[Entry], none_found: str) -> Iterator[Ref]:
+    """Yields the printable path or the refusal of each file. Raises ConfigError if there is none."""
+    found = False
+    for entry in entries:
+        found = True
+        path = printable(entry.path)
+        yield refused(path, entry.refused) if entry.refused else path
+    if not found:
+        raise ConfigError(none_found)
+
+
 def raise_if_refused(ref: Ref) -> None:
     """Raises BadImage for a ref of ``refused``. Sources that use it call this first in ``load``."""
     if isinstance(ref, dict) and "refused" in ref:
         raise BadImage(str(ref["refused"]), source=str(ref.get("path", "")))
+
+
+# The usual names of splits, in their usual order.
+SPLITS = ("train", "training", "val", "valid", "validation", "dev", "test", "testing")
+
+
+def choose_splits(found: Iterable[str], wanted: str, root: Path) -> tuple[str, ...]:
+    """Returns the wanted split, or all splits that were found."""
+    names = tuple(found)
+    if wanted and wanted not in names:
+        raise ConfigError(f"{root}: no split {wanted!r}. Found {', '.join(names) or 'no splits'}")
+    return (wanted,) if wanted else names
+
+
+def visible_folders(root: Path, *, links: bool) -> list[str]:
+    """Returns the sorted names of the folders that are not hidden, with or without links."""
+    try:
+        # scandir knows folders without a stat per entry: there may be a million images.
+        with os.scandir(root) as entries:
+            return sorted(
+                entry.name
+                for entry in entries
+                if entry.is_dir(follow_symlinks=links) and not entry.name.startswith(".")
+            )
+    except OSError as error:
+        raise ConfigError(f"{root}: cannot be listed: {error.strerror}") from None

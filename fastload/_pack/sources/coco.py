@@ -7,6 +7,8 @@ The index takes about 20 bytes per annotation, while a fully parsed train2017 ta
 from __future__ import annotations
 
 import array
+import contextlib
+import functools
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -62,6 +64,7 @@ class CocoSource:
     ) -> None:
         self.path = _annotation_file(Path(path), split)
         self.masks = masks
+        self._real = self.path.resolve()  # the user passed this path, so links may lead anywhere
         self._name = printable(self.path.name)
         self._stamp, self._index = self._scan()
         self.root = Path(images) if images else self._find_images(Path(path))
@@ -76,10 +79,11 @@ class CocoSource:
             **({"instances": "mask"} if masks else {}),
         }
         self.fields = tuple(Field(name, kind) for name, kind in kinds.items())
-        listed: list[Json] = [dict(category) for category in self._index.categories]
-        self.info: Info = {"categories": listed}
-        if self._index.orphans:
-            self.info["annotations_without_image"] = self._index.orphans
+        orphans = self._index.orphans
+        self.info: Info = {
+            "categories": [*self._index.categories],
+            **({"annotations_without_image": orphans} if orphans else {}),
+        }
 
     def refs(self) -> Iterator[Ref]:
         """Yields the image ids in file order."""
@@ -128,8 +132,7 @@ class CocoSource:
 
     def _annotations(self, number: int, source: str) -> list[dict[str, Json]]:
         found: list[dict[str, Json]] = []
-        real = self.path.resolve()
-        with open_inside(real.parent, real.name) as file:
+        with open_inside(self._real.parent, self._real.name) as file:
             if file_stamp(file) != self._stamp:
                 raise ConfigError(
                     f"{self._name}: changed since it was listed. Start the pack again"
@@ -165,8 +168,7 @@ class CocoSource:
 
     def _scan(self) -> tuple[tuple[int, int], _Index]:
         index = _Index()
-        real = self.path.resolve()  # the user passed this path, so links may lead anywhere
-        with config_errors(), open_inside(real.parent, real.name) as file:
+        with config_errors(), open_inside(self._real.parent, self._real.name) as file:
             stamp = file_stamp(file)
             for element in JsonStream(file, self._name).elements():
                 if element.key in ("images", "categories", "annotations"):
@@ -182,11 +184,9 @@ class CocoSource:
         near = self.path.parent
         folders = (top / stem, top / "images" / stem, top / "images", near, near / "images", top)
         for folder in folders:
-            try:
+            with contextlib.suppress(BadImage):
                 resolve_inside(folder, first)
-            except BadImage:
-                continue
-            return folder
+                return folder
         searched = ", ".join(map(str, folders))
         raise ConfigError(
             f"{self.path}: the first image {printable_or_repr(first)} is in none of {searched}. "
@@ -201,8 +201,7 @@ class _ListedImage(NamedTuple):
     height: int
 
 
-def _int64s() -> array.array[int]:
-    return array.array("q")
+_int64s = functools.partial(array.array, "q")
 
 
 @dataclass
@@ -314,20 +313,19 @@ def _has_keys(path: Path) -> bool:
 def _annotation_file(path: Path, split: str) -> Path:
     if not path.is_dir():
         return path
-    files = _files_in(path)
+    found = _files_in(path)
     wanted = [
         file
-        for file in files
-        if split in (file.stem.removeprefix("instances_"), file.stem, file.parent.name)
+        for file in found
+        if split in ("", file.stem.removeprefix("instances_"), file.stem, file.parent.name)
     ]
-    files = wanted if split else files
-    if len(files) != 1:
-        names = ", ".join(_split_name(file) for file in files or _files_in(path)) or "none"
+    if len(wanted) != 1:
+        names = [
+            file.parent.name if file.stem.startswith("_") else file.stem.removeprefix("instances_")
+            for file in wanted or found
+        ]
         raise ConfigError(
-            f"{path}: expected one annotation file, found {names}. Choose with --split NAME"
+            f"{path}: expected one annotation file, found {', '.join(names) or 'none'}. "
+            "Choose with --split NAME"
         )
-    return files[0]
-
-
-def _split_name(file: Path) -> str:
-    return file.parent.name if file.stem.startswith("_") else file.stem.removeprefix("instances_")
+    return wanted[0]

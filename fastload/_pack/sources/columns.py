@@ -163,9 +163,9 @@ def _to_array(value: Json, column: str, where: str) -> Value:
 
 
 def _to_float(value: Json, column: str, where: str) -> float:
-    if isinstance(value, (int, float)):
-        return float(value)
-    if isinstance(value, str) and _FLOAT.fullmatch(value.strip()):
+    if isinstance(value, (int, float)) or (
+        isinstance(value, str) and _FLOAT.fullmatch(value.strip())
+    ):
         return float(value)
     raise _misfit(value, FLOAT, column, where)
 
@@ -180,10 +180,9 @@ def _to_bytes(value: Json, column: str, where: str) -> bytes:
 
 def _to_int(value: Json, column: str, where: str) -> int:
     number: int | None = None
-    if isinstance(value, str) and (text := value.strip().lower()) in _TRUTH:
-        number = _TRUTH[text]
-    elif isinstance(value, str):
-        number = int(value) if re.fullmatch(r"[+-]?\d{1,19}", value.strip()) else None
+    if isinstance(value, str):
+        text = value.strip().lower()
+        number = int(text) if re.fullmatch(r"[+-]?\d{1,19}", text) else _TRUTH.get(text)
     elif isinstance(value, int) or (isinstance(value, float) and value.is_integer()):
         number = int(value)
     if number is None or not -(2**63) <= number < 2**63:

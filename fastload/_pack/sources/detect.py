@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from fastload._pack.sources.base import AnySource, Source, StreamSource
+from fastload._pack.sources.base import AnySource, Source, StreamSource, visible_folders
 from fastload._pack.sources.python import MapStyle, open_python
 from fastload._pack.sources.registry import FORMATS
 from fastload.errors import ConfigError
@@ -29,7 +29,7 @@ def detect(path: str | os.PathLike[str]) -> str:
         }
     # A list next to its images is a list. Next to class folders it may be something else, such as
     # a table of scores.
-    if set(found) == {"lists", "folder"} and not _class_folders(place):
+    if set(found) == {"lists", "folder"} and len(visible_folders(place, links=True)) < 2:
         return "lists"
     if len(found) == 1:
         return next(iter(found))
@@ -96,11 +96,3 @@ def _existing(path: str | os.PathLike[str]) -> Path:
     except OSError as error:
         raise ConfigError(f"{place}: {error.strerror}") from None
     return place
-
-
-def _class_folders(root: Path) -> bool:
-    """Returns whether the folder has more than one visible folder."""
-    folders = [
-        entry for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith(".")
-    ]
-    return len(folders) > 1

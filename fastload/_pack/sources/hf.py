@@ -1,6 +1,7 @@
 """Hugging Face: ``datasets`` saved with save_to_disk, and Parquet files with image columns.
 
-Needs only pyarrow. This is a stream source: rows are stored in compressed groups of a hundred or
+Needs only pyarrow, which has no type annotations: its types are read through strings and methods.
+This is a stream source: rows are stored in compressed groups of a hundred or
 more, so one row costs as much as its group. The packer reads the groups once, in order, and
 shuffles the spooled samples.
 """
@@ -26,6 +27,11 @@ from fastload._pack.sources.objects import checked, infer_field
 from fastload._store.fields import Field
 from fastload._store.kinds import NUMBERS, STR
 from fastload.errors import BadImage, ConfigError, MissingPart
+
+# The first characters of Arrow types.
+_FLOATS = ("float", "double", "halffloat")
+_NUMBERS = (*_FLOATS, "int", "uint", "bool")
+_TEXTS = ("string", "large_string", "dictionary", "timestamp", "date", "time", "decimal")
 
 BATCH_ROWS = 32  # Parquet rows decoded at once: about 4 MB of photos
 MAX_INFO_BYTES = 64 << 20
@@ -64,7 +70,7 @@ class HuggingFaceSource:
         self._files = _files(given, split)
         self.splits = tuple(dict.fromkeys(file.split for file in self._files if file.split))
         with self._open(self._files[0]) as table:
-            self._columns = columns_of(table.schema, columns, self._first_row, str(given))
+            self._columns = _columns_of(table.schema, columns, self._first_row, str(given))
         self.n_samples = self._count()
         self.fields = (
             *(column.field for column in self._columns),
@@ -98,7 +104,7 @@ class HuggingFaceSource:
                     named = images[0].name if images and isinstance(images[0], Encoded) else where
                     source = f"{where} ({named})" if named != where and source == where else source
                 else:
-                    values[column.field.name] = row_value(value, column, where)
+                    values[column.field.name] = _row_value(value, column.field, where)
         except BadImage as error:
             return error
         return Sample(values, source=source)
@@ -152,8 +158,7 @@ def looks_like(path: Path) -> str:
     for name in ("dataset_dict.json", "state.json"):
         if (path / name).is_file():
             return f"datasets saved to disk ({name})"
-    parquet = _parquets(path)
-    return f"Parquet files ({parquet[0]})" if parquet else ""
+    return f"Parquet files ({found[0]})" if (found := _parquets(path)) else ""
 
 
 def _pyarrow(name: str) -> ModuleType:
@@ -191,19 +196,16 @@ def _files(given: Path, split: str) -> list[_File]:
     if not given.is_dir():
         found = [_File(given.name, "")]
     elif (given / "dataset_dict.json").is_file():
-        with config_errors():
-            info = read_json_object(
-                str(given), "dataset_dict.json", "dataset_dict.json", limit=MAX_INFO_BYTES
-            )
-        listed = info.get("splits")
+        listed = _read_info(given, "dataset_dict.json").get("splits")
         splits = [str(name) for name in listed] if isinstance(listed, list) else []
         found = [_File(f"{name}/{file}", name) for name in splits for file in _saved(given / name)]
     elif (given / "state.json").is_file():
         found = [_File(file, "") for file in _saved(given)]
     else:
-        found = [_File(file, _split_of(file)) for file in _parquets(given)]
-        if not all(file.split for file in found):
-            found = [_File(file.path, "") for file in found]
+        # "train" in data/train-00000-of-00008.parquet
+        named = [(file, Path(file).stem) for file in _parquets(given)]
+        has_splits = all("-of-" in stem for _, stem in named)
+        found = [_File(file, stem.split("-")[0] if has_splits else "") for file, stem in named]
     wanted = [file for file in found if split in ("", file.split)]
     if not wanted:
         names = (
@@ -216,18 +218,14 @@ def _files(given: Path, split: str) -> list[_File]:
     return wanted
 
 
-def _split_of(file: str) -> str:
-    """Returns "train" for ``data/train-00000-of-00008.parquet``."""
-    stem = Path(file).stem
-    return stem.split("-")[0] if "-of-" in stem else ""
+def _read_info(folder: Path, name: str) -> dict[str, Json]:
+    with config_errors():
+        return read_json_object(str(folder), name, f"{folder.name}/{name}", limit=MAX_INFO_BYTES)
 
 
 def _saved(folder: Path) -> list[str]:
     """Returns the Arrow files in the order of state.json."""
-    with config_errors():
-        state = read_json_object(
-            str(folder), "state.json", f"{folder.name}/state.json", limit=MAX_INFO_BYTES
-        )
+    state = _read_info(folder, "state.json")
     listed = state.get("_data_files")
     names = (
         [entry.get("filename") for entry in listed if isinstance(entry, dict)]
@@ -252,7 +250,7 @@ class Column:
     item_names: tuple[str, ...] = ()
 
 
-def columns_of(
+def _columns_of(
     schema: Any, wanted: Sequence[str], first: Callable[[str], object], where: str
 ) -> tuple[Column, ...]:
     """Returns the columns as fields, images first.
@@ -274,13 +272,13 @@ def columns_of(
     return tuple(sorted(made, key=lambda column: not column.field.kind.is_image))
 
 
-def row_value(value: object, column: Column, where: str) -> Value:
+def _row_value(value: object, field: Field, where: str) -> Value:
     """Returns one cell as the value of its field."""
-    if column.field.kind is NUMBERS and isinstance(value, list) and not value:
+    if field.kind is NUMBERS and value == []:
         return np.zeros(0, dtype=np.float32)
-    if column.field.kind is STR and value is not None and not isinstance(value, str):
+    if field.kind is STR and value is not None and not isinstance(value, str):
         return str(value)  # dates, decimals
-    return checked(value, column.field, where)
+    return checked(value, field, where)
 
 
 def _column(
@@ -292,29 +290,17 @@ def _column(
         return Column(name, Field(made, "image"))
     text = str(kind)
     if _is_list(text):
-        inner = description.get("feature")
-        if isinstance(feature, list) and feature:
-            inner = feature[0]
         if _is_image(kind.value_type):
             return Column(name, Field(made, "image", list=True))
-        if _is_number(_innermost(kind)):
-            return Column(name, Field(made, "array"), _class_names(inner))
-        return Column(name, Field(made, "json"))
-    if text.startswith("dictionary"):
-        return Column(name, Field(made, "str"))
-    if _is_number(text):
-        whole = not text.startswith(("float", "double", "halffloat"))
-        return Column(
-            name,
-            Field(
-                made,
-                "int" if whole else "float",
-                classes=_class_names(description) if whole else (),
-            ),
-        )
-    if text in ("string", "large_string", "string_view") or text.startswith(
-        ("timestamp", "date", "time", "decimal")
-    ):
+        if not _innermost(kind).startswith(_NUMBERS):
+            return Column(name, Field(made, "json"))
+        inner = feature[0] if isinstance(feature, list) and feature else description.get("feature")
+        return Column(name, Field(made, "array"), _class_names(inner))
+    if text.startswith(_FLOATS):
+        return Column(name, Field(made, "float"))
+    if text.startswith(_NUMBERS):
+        return Column(name, Field(made, "int", classes=_class_names(description)))
+    if text.startswith(_TEXTS):
         return Column(name, Field(made, "str"))
     if text.startswith(("binary", "large_binary", "fixed_size_binary")):
         value = first(name)
@@ -335,18 +321,17 @@ def _features(schema: Any) -> dict[str, Json]:
         loaded = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
     except ValueError:
         return {}
-    info = loaded.get("info") if isinstance(loaded, dict) else None
-    features = info.get("features") if isinstance(info, dict) else None
-    return features if isinstance(features, dict) else {}
+    match loaded:
+        case {"info": {"features": dict(features)}}:
+            return features
+    return {}
 
 
 def _class_names(feature: Json) -> tuple[str, ...]:
-    names = (
-        feature.get("names")
-        if isinstance(feature, dict) and feature.get("_type") == "ClassLabel"
-        else None
-    )
-    return tuple(str(name) for name in names) if isinstance(names, list) else ()
+    match feature:
+        case {"_type": "ClassLabel", "names": [*names]}:
+            return tuple(map(str, names))
+    return ()
 
 
 def _is_image(kind: Any) -> bool:
@@ -366,7 +351,3 @@ def _innermost(kind: Any) -> str:
     while _is_list(str(kind)):
         kind = kind.storage_type if hasattr(kind, "storage_type") else kind.value_type
     return str(kind)
-
-
-def _is_number(text: str) -> bool:
-    return text.startswith(("int", "uint", "float", "double", "halffloat", "bool"))

@@ -83,22 +83,17 @@ class JsonStream:
         self._text_offset = 0  # of _text[0] in the file
         self._line = 1  # of _text[0]
         self._column = 1
-        self._ended = False
         self._value: Json = None  # the last decoded value
         self._decoder = json.JSONDecoder()
 
     def elements(self) -> Iterator[Element]:
         """Yields all elements in file order. Raises BadImage with line and column."""
-        first = self._next_char()
-        if first == "\xef":  # a UTF-8 byte order mark
+        if self._next_char() == "\xef":  # a UTF-8 byte order mark
             self._position += 3
-            first = self._next_char()
-        if first == "[":
-            yield from self._array("")
-        elif first == "{":
-            yield from self._object()
-        else:
+        first = self._next_char()
+        if first not in ("[", "{"):
             raise self._broken("expected '[' or '{'")
+        yield from self._array("") if first == "[" else self._object()
         if self._next_char():
             raise self._broken("text after the end")
 
@@ -166,11 +161,8 @@ class JsonStream:
 
     def _read_more(self) -> bool:
         """Drops consumed text and reads as much as remains, so a long element costs O(n log n)."""
-        if self._ended:
-            return False
         chunk = self._file.read(max(_CHUNK_BYTES, len(self._text) - self._position))
         if not chunk:
-            self._ended = True
             return False
         self._line, self._column = self._line_and_column(self._position)
         self._text_offset += self._position

@@ -89,11 +89,22 @@ class ListSource:
         in_paths = itertools.chain(
             *(re.findall(r"\{([^{}]+)\}", pattern) for pattern in self._paths.values())
         )
-        self._check_named([*(types or {}), *(classes or {}), *drop, *self._grouped, *in_paths])
-        self._types = self._find_types(first, dict(types or {}), [*(classes or {})], drop)
-        self._numbers = self._find_classes(
-            {name: tuple(given) for name, given in (classes or {}).items()}
-        )
+        for column in (*(types or {}), *(classes or {}), *drop, *self._grouped, *in_paths):
+            if column not in self._columns:
+                raise ConfigError(
+                    f"{self.path}: no column {column!r}. Found {', '.join(self._columns)}"
+                )
+        known = {**(types or {}), **dict.fromkeys(classes or {}, CLASS)}
+        self._types = {
+            column: ColumnType.parse(
+                column,
+                known.get(column)
+                or infer_kind(column, [row.get(column) for row in first], self._exists),
+            )
+            for column in self._columns
+            if column not in drop and column not in self._grouped
+        }
+        self._numbers = self._find_classes(classes or {})
         self._dropped = frozenset(self._columns) - frozenset(self._types)
         self.fields = self._make_fields()
         self._check_text()
@@ -124,9 +135,10 @@ class ListSource:
                     f"(--type {column}=json) or leave it out (--drop {column})",
                     source=where,
                 )
-        values: dict[str, Value] = {}
-        for name, template in self._paths.items():
-            values[name] = read_image(self.root, _filled(template, row, where), f"named in {where}")
+        values: dict[str, Value] = {
+            name: read_image(self.root, _filled(template, row, where), f"named in {where}")
+            for name, template in self._paths.items()
+        }
         for column, column_type in self._types.items():
             values[field_name(column)] = self._value(row.get(column), column_type, column, where)
         for name, (kind, columns) in self._groups.items():
@@ -138,12 +150,18 @@ class ListSource:
         return Sample(values, source=first)
 
     def _value(self, value: Json, column_type: ColumnType, column: str, where: str) -> Value:
-        if column in self._numbers:
-            return self._number(column, value, where)
-        if not column_type.kind.decoded_by_pool:
+        numbers = self._numbers.get(column)
+        if numbers is None and not column_type.kind.decoded_by_pool:
             return convert(value, column_type.kind, column, where)
         if value in (None, ""):
             return None
+        if numbers is not None:
+            if str(value) not in numbers:
+                raise BadImage(
+                    f"column {column!r}: {value!r:.60} is not one of {len(numbers)} classes",
+                    source=where,
+                )
+            return numbers[str(value)]
         if column_type.is_list:
             if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
                 raise BadImage(
@@ -156,18 +174,6 @@ class ListSource:
                 f"column {column!r}: expected a file name, found {value!r:.60}", source=where
             )
         return read_image(self.root, value, f"named in {where}")
-
-    def _number(self, column: str, value: Json, where: str) -> Value:
-        if value in (None, ""):
-            return None
-        number = self._numbers[column].get(str(value))
-        if number is None:
-            raise BadImage(
-                f"column {column!r}: {value!r:.60} is not one of "
-                f"{len(self._numbers[column])} classes",
-                source=where,
-            )
-        return number
 
     def _check_header(self) -> None:
         for name in self._file.header:
@@ -196,34 +202,6 @@ class ListSource:
                 return f". First error: {error}"
         return ""
 
-    def _check_named(self, named: Sequence[str]) -> None:
-        for column in named:
-            if column not in self._columns:
-                raise ConfigError(
-                    f"{self.path}: no column {column!r}. Found {', '.join(self._columns)}"
-                )
-
-    def _find_types(
-        self,
-        first: Sequence[Row],
-        types: Mapping[str, str],
-        labels: Sequence[str],
-        drop: Sequence[str],
-    ) -> dict[str, ColumnType]:
-        taken = {*drop, *self._grouped}
-        found: dict[str, ColumnType] = {}
-        for column in self._columns:
-            if column in taken:
-                continue
-            if column in labels:
-                text = CLASS
-            elif column in types:
-                text = types[column]
-            else:
-                text = infer_kind(column, [row.get(column) for row in first], self._exists)
-            found[column] = ColumnType.parse(column, text)
-        return found
-
     def _exists(self, name: str) -> bool:
         try:
             resolve_inside(self.root, name)
@@ -231,13 +209,14 @@ class ListSource:
             return False
         return True
 
-    def _find_classes(self, given: Mapping[str, tuple[str, ...]]) -> dict[str, dict[str, int]]:
+    def _find_classes(self, given: Mapping[str, Sequence[str]]) -> dict[str, dict[str, int]]:
         """Returns the labels of class names per column. Reads the list if names are missing."""
-        wanted = [
-            column for column, each in self._types.items() if each.is_class and column not in given
-        ]
-        found: dict[str, set[str]] = {column: set() for column in wanted}
-        for row in self._file.good_rows() if wanted else ():
+        found: dict[str, set[str]] = {
+            column: set()
+            for column, each in self._types.items()
+            if each.is_class and column not in given
+        }
+        for row in self._file.good_rows() if found else ():
             for column, names in found.items():
                 if row.get(column) not in (None, ""):
                     names.add(str(row[column]))
@@ -246,22 +225,26 @@ class ListSource:
                             f"{self.path}: column {column!r} has more than {MAX_CLASSES} different "
                             f"texts. Store it as text with --type {column}=str"
                         )
-        ordered = {**given, **{column: tuple(sorted(names)) for column, names in found.items()}}
+        ordered = {**given, **{column: sorted(names) for column, names in found.items()}}
         return {
             column: {name: number for number, name in enumerate(names)}
             for column, names in ordered.items()
         }
 
     def _make_fields(self) -> tuple[Field, ...]:
-        fields = [Field(name, "image") for name in self._paths]
-        for column, each in self._types.items():
-            if column in self._numbers:
-                fields.append(
-                    Field(field_name(column), "int", classes=tuple(self._numbers[column]))
+        fields = [
+            *(Field(name, "image") for name in self._paths),
+            *(
+                Field(
+                    field_name(column),
+                    each.kind,
+                    list=each.is_list,
+                    classes=tuple(self._numbers.get(column, ())),
                 )
-            else:
-                fields.append(Field(field_name(column), each.kind, list=each.is_list))
-        fields += [Field(name, kind) for name, (kind, _) in self._groups.items()]
+                for column, each in self._types.items()
+            ),
+            *(Field(name, kind) for name, (kind, _) in self._groups.items()),
+        ]
         names = [field.name for field in fields]
         for name in names:
             if names.count(name) > 1:
@@ -282,10 +265,11 @@ def looks_like(path: Path) -> str:
 
 
 def _lists_in(path: Path) -> list[Path]:
-    if not path.is_dir():
-        return []
-    visible = (entry for entry in path.iterdir() if not entry.name.startswith("."))
-    return sorted(entry for entry in visible if entry.suffix.lower() in SUFFIXES)
+    return sorted(
+        entry
+        for entry in (path.iterdir() if path.is_dir() else ())
+        if entry.suffix.lower() in SUFFIXES and not entry.name.startswith(".")
+    )
 
 
 def _list_file(path: Path) -> Path:

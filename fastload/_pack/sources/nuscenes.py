@@ -7,7 +7,7 @@ Reads the original tables (``v1.0-*/sample.json``, ``sample_data.json``,
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -60,12 +60,6 @@ class Rig:
     cameras: tuple[str, ...]
     classes: tuple[str, ...] = ()
 
-    def only(self, scenes: Collection[str]) -> Rig:
-        """Returns only the frames of these scenes, or all if ``scenes`` is empty."""
-        if not scenes:
-            return self
-        return replace(self, frames=tuple(each for each in self.frames if each.scene in scenes))
-
 
 class NuScenesSource:
     """Reads six images per sample in the order of ``info["cameras"]``.
@@ -101,11 +95,10 @@ class NuScenesSource:
             Field("timestamp", "int"),
             *([Field("bev_mask", "mask")] if has_bev else []),
         )
-        cameras: list[Json] = list(self._rig.cameras)
-        self.info: Info = {"cameras": cameras}
-        if self._rig.classes:
-            classes: list[Json] = list(self._rig.classes)
-            self.info["bev_classes"] = classes
+        self.info: Info = {
+            "cameras": [*self._rig.cameras],
+            **({"bev_classes": [*self._rig.classes]} if self._rig.classes else {}),
+        }
 
     def refs(self) -> Iterator[Ref]:
         """Yields the sample tokens in table order."""
@@ -118,8 +111,11 @@ class NuScenesSource:
                 f"{self.root}: no sample {ref!r:.60}. The tables differ from the listed ones"
             )
         frame = self._rig.frames[self._order[str(ref)]]
-        cameras = [self._camera(frame, name) for name in self._rig.cameras]
         named_in = f"sample {frame.token}"
+        for name in self._rig.cameras:
+            if name not in frame.cameras:
+                raise BadImage(f"no image of camera {name}", source=named_in)
+        cameras = [frame.cameras[name] for name in self._rig.cameras]
         images = [read_image(self.root, camera.file, named_in) for camera in cameras]
         values: dict[str, Value] = {
             "images": images,
@@ -133,23 +129,19 @@ class NuScenesSource:
             values["bev_mask"] = read_image(self.root, mask, named_in)
         return Sample(values, source=images[0].name)
 
-    def _camera(self, frame: Frame, name: str) -> Camera:
-        if name not in frame.cameras:
-            raise BadImage(f"no image of camera {name}", source=f"sample {frame.token}")
-        return frame.cameras[name]
-
     def _read(self, version: str, scenes: frozenset[str]) -> Rig:
         versions = sorted(table.parent.name for table in self.root.glob("v1.0-*/sample.json"))
         if version or versions:
             if version not in versions and (version or len(versions) > 1):
-                found = ", ".join(versions) or "no version"
                 raise ConfigError(
-                    f"{self.root}: found tables of {found}. Choose one with --nuscenes-version"
+                    f"{self.root}: found tables of {', '.join(versions) or 'no version'}. "
+                    "Choose one with --nuscenes-version"
                 )
             rig = read_tables(self.root, version or versions[0])
         else:
             rig = read_index(self.root, "samples.json")
-        rig = rig.only(scenes)
+        if scenes:
+            rig = replace(rig, frames=tuple(each for each in rig.frames if each.scene in scenes))
         if not rig.frames or not rig.cameras:
             raise ConfigError(
                 f"{self.root}: no sample with a camera in "
@@ -163,18 +155,11 @@ def looks_like(root: Path) -> str:
     if any(root.glob("v1.0-*/sample.json")):
         return "nuScenes tables (v1.0-*)"
     try:
-        head = read_head(root / "samples.json")
-    except OSError:
+        with open_inside(root, "samples.json") as file:
+            has_cameras = b'"cams"' in file.read(1 << 16)
+    except (BadImage, OSError):
         return ""
-    return "an index of cameras (samples.json)" if b'"cams"' in head else ""
-
-
-def read_head(path: Path) -> bytes:
-    """Returns the first 64 KiB of a regular file, or b"" if there is none."""
-    if not path.is_file():
-        return b""
-    with path.open("rb") as file:
-        return file.read(1 << 16)
+    return "an index of cameras (samples.json)" if has_cameras else ""
 
 
 def read_tables(root: Path, version: str) -> Rig:
@@ -202,12 +187,15 @@ def read_tables(root: Path, version: str) -> Rig:
             )
             calibrated[token] = Camera("", _matrix(row, "camera_intrinsic", 3, at), to_ego)
     scenes = {_text(row, "token", at): _text(row, "name", at) for row, at in table("scene")}
-    frames: dict[str, Frame] = {}
-    for row, at in table("sample"):
-        token = _text(row, "token", at)
-        frames[token] = Frame(
-            token, int_value(row, "timestamp", at), scenes.get(_text(row, "scene_token", at), "")
+    listed = [
+        Frame(
+            _text(row, "token", at),
+            int_value(row, "timestamp", at),
+            scenes.get(_text(row, "scene_token", at), ""),
         )
+        for row, at in table("sample")
+    ]
+    frames = {frame.token: frame for frame in listed}
     for row, at in table("sample_data"):
         token = _text(row, "calibrated_sensor_token", at)
         if row.get("is_key_frame") is True and token in calibrated:
@@ -231,27 +219,27 @@ def read_index(root: Path, name: str) -> Rig:
         cams = row.get("cams")
         if token in frames or not isinstance(cams, dict):
             raise BadImage(f"sample {token}: duplicate token, or no 'cams'", source=at)
-        cameras: dict[str, Camera] = {}
-        for camera, entry in cams.items():
-            where = f"{at}: {token}: {camera}"
-            if not isinstance(entry, dict):
-                raise BadImage(f"expected an object, found {entry!r:.40}", source=where)
-            cameras[camera] = Camera(
-                _text(entry, "filename", where),
-                _matrix(entry, "camera_intrinsic", 3, where),
-                _matrix(entry, "sensor2ego", 4, where),
-            )
         mask = row.get("bev_mask")
         frames[token] = Frame(
             token,
             int_value(row, "timestamp", at),
             _text(row, "scene", at),
             mask if isinstance(mask, str) else "",
-            cameras,
+            {camera: _camera(entry, f"{at}: {token}: {camera}") for camera, entry in cams.items()},
         )
     classes = tuple(str(each) for each in _values(root, name, key="classes"))
     seen = {camera for frame in frames.values() for camera in frame.cameras}
     return Rig(tuple(frames.values()), _ordered(seen), classes)
+
+
+def _camera(entry: Json, where: str) -> Camera:
+    if not isinstance(entry, dict):
+        raise BadImage(f"expected an object, found {entry!r:.40}", source=where)
+    return Camera(
+        _text(entry, "filename", where),
+        _matrix(entry, "camera_intrinsic", 3, where),
+        _matrix(entry, "sensor2ego", 4, where),
+    )
 
 
 def _rows(root: Path, relative: str, *, key: str) -> Iterator[tuple[dict[str, Json], str]]:

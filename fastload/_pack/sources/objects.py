@@ -20,6 +20,12 @@ from fastload._store.fields import Field
 from fastload._store.kinds import BYTES, FLOAT, INT, JSON, MASK, NUMBERS, STR, FieldKind
 from fastload.errors import BadImage, ConfigError
 
+_PYTHON_TYPES: dict[str, tuple[type, ...]] = {
+    "bytes": (bytes, bytearray, memoryview),
+    "str": (str,),
+    "int": (bool, int, np.integer, np.bool_),
+    "float": (float, np.floating),
+}
 _MAGIC = (b"\xff\xd8\xff", b"\x89PNG\r\n", b"BM", b"II*\0", b"MM\0*")
 _IMAGE_NAMES = ("image", "img", "gray", "photo", "picture", "frame")
 _MASKS = ("mask", "masks")
@@ -49,19 +55,15 @@ def infer_field(name: str, value: object) -> Field:
     if isinstance(value, np.ndarray):
         stack = _intrinsics(name, value)
         return Field(name, _array_kind(name, value[0] if stack else value), list=stack)
-    if isinstance(value, (bytes, bytearray, memoryview)):
-        return Field(name, "bytes")
-    if isinstance(value, str):
-        if _named_image(name) and is_image_name(value):  # stored as text, it would fail in training
-            raise ConfigError(
-                f"field {name!r}: the text {value!r:.60} names an image. Pass pathlib.Path(...) to "
-                "pack the file, or pass fields= with kind 'str' to pack the text"
-            )
-        return Field(name, "str")
-    if isinstance(value, (bool, int, np.integer, np.bool_)):
-        return Field(name, "int")
-    if isinstance(value, (float, np.floating)):
-        return Field(name, "float")
+    if isinstance(value, str) and _named_image(name) and is_image_name(value):
+        # Stored as text, it would fail in training.
+        raise ConfigError(
+            f"field {name!r}: the text {value!r:.60} names an image. Pass pathlib.Path(...) to "
+            "pack the file, or pass fields= with kind 'str' to pack the text"
+        )
+    for kind, types in _PYTHON_TYPES.items():
+        if isinstance(value, types):
+            return Field(name, kind)
     if (
         isinstance(value, (list, tuple))
         and value
@@ -213,15 +215,14 @@ def _mask_like(name: str, value: object) -> bool:
 
 def _array_kind(name: str, array: NDArray[np.generic]) -> str:
     """Chooses the kind by name if the shape agrees: a (5, 4) array called "boxes" is boxes."""
-    two = array.ndim == 2
-    if name.endswith(_MASKS) and two and array.dtype.kind in "biu":
-        return "mask"
-    if name.endswith(_BOXES) and two and array.shape[1] == 4:
-        return "boxes"
-    if name.endswith(_POINTS) and two and array.shape[1] in (2, 3):
-        return "points"
-    if name.endswith(_MATRICES) and two and array.dtype.kind == "f":
-        return "matrix"
+    for names, kind, fits in (
+        (_MASKS, "mask", array.dtype.kind in "biu"),
+        (_BOXES, "boxes", array.shape[1:] == (4,)),
+        (_POINTS, "points", array.shape[1:] in ((2,), (3,))),
+        (_MATRICES, "matrix", array.dtype.kind == "f"),
+    ):
+        if name.endswith(names) and array.ndim == 2 and fits:
+            return kind
     if array.dtype.kind in "biuf":
         return "array"
     raise ConfigError(f"field {name!r}: expected an array of numbers, found {array.dtype}")

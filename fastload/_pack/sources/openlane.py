@@ -19,9 +19,9 @@ from fastload._pack.sources.base import (
     Ref,
     Sample,
     Value,
+    entry_refs,
     raise_if_refused,
     read_image,
-    refused,
 )
 from fastload._pack.sources.jsontext import read_json_object
 from fastload._pack.sources.numbers import float_array, int_array
@@ -107,17 +107,14 @@ class OpenLaneSource:
 
     def refs(self) -> Iterator[Ref]:
         """Yields the JSON files relative to the root, split by split."""
-        found = False
-        for split in self.splits or ("",):
-            for entry in walk(self.root, below=f"{self.folder}/{split}".rstrip("/")):
-                if entry.path.endswith(".json") or entry.folder:
-                    found = True
-                    path = printable(entry.path)
-                    yield refused(path, entry.refused) if entry.refused else path
-        if not found:
-            raise ConfigError(
-                f"{self.root / self.folder}: no .json file in {', '.join(self.splits) or 'it'}"
-            )
+        entries = (
+            entry
+            for split in self.splits or ("",)
+            for entry in walk(self.root, below=f"{self.folder}/{split}".rstrip("/"))
+            if entry.path.endswith(".json") or entry.folder
+        )
+        where = ", ".join(self.splits) or "it"
+        return entry_refs(entries, f"{self.root / self.folder}: no .json file in {where}")
 
     def load(self, ref: Ref) -> Sample:
         raise_if_refused(ref)
@@ -137,16 +134,13 @@ class OpenLaneSource:
             values["split"] = [
                 path.startswith(f"{self.folder}/{split}/") for split in self.splits
             ].index(True)
-        encoded = read_image(self.root, f"images/{file_path}", f"named in {path}")
-        values["image"] = encoded
-        return Sample(values, source=encoded.name)
+        image = read_image(self.root, f"images/{file_path}", f"named in {path}")
+        return Sample({**values, "image": image}, source=image.name)
 
 
 def looks_like(root: Path) -> str:
     """Returns why the path is OpenLane, or an empty string."""
-    if not (root / "images").is_dir():
-        return ""
-    for folder in FOLDERS:
+    for folder in FOLDERS if (root / "images").is_dir() else ():
         if (root / folder).is_dir():
             first = next(
                 (entry.path for entry in walk(root, below=folder) if entry.path.endswith(".json")),
@@ -174,44 +168,34 @@ def _annotation_folder(root: Path) -> str:
 
 
 def _lane_values(lines: list[Json], source: str) -> dict[str, Value]:
-    uv: list[NDArray[np.generic]] = []
-    xyz: list[NDArray[np.generic]] = []
-    visibility: list[NDArray[np.generic]] = []
-    numbers: dict[str, list[Json]] = {"category": [], "attribute": [], "track_id": []}
-    for i, line in enumerate(lines):
-        if not isinstance(line, dict):
-            raise BadImage(f"lane line {i}: expected an object, found {line!r:.40}", source=source)
+    objects = [line for line in lines if isinstance(line, dict)]
+    if len(objects) < len(lines):
+        i = next(i for i, line in enumerate(lines) if not isinstance(line, dict))
+        raise BadImage(f"lane line {i}: expected an object, found {lines[i]!r:.40}", source=source)
+
+    def arrays(key: str, shape: tuple[int | None, ...]) -> list[NDArray[np.generic]]:
         # The file stores a row of all u and a row of all v.
-        uv.append(_columns(line, "uv", 2, i, source))
-        xyz.append(_columns(line, "xyz", 3, i, source))
-        visibility.append(
-            float_array(
-                line.get("visibility", []),
-                shape=(None,),
-                what=f"lane line {i}: visibility",
-                source=source,
+        return [
+            np.ascontiguousarray(
+                float_array(
+                    line.get(key, [] if key == "visibility" else None),
+                    shape=shape,
+                    what=f"lane line {i}: {key}",
+                    source=source,
+                ).T
             )
-        )
-        for key, found in numbers.items():
-            found.append(line.get(key, -1))
-    arrays = {
-        key: int_array(found, what=f"lane lines: {key}", source=source)
-        for key, found in numbers.items()
-    }
+            for i, line in enumerate(objects)
+        ]
+
+    def numbers(key: str) -> NDArray[np.int64]:
+        found = [line.get(key, -1) for line in objects]
+        return int_array(found, what=f"lane lines: {key}", source=source)
+
     return {
-        "lanes": uv,
-        "lanes_xyz": xyz,
-        "visibility": visibility,
-        "categories": arrays["category"],
-        "attributes": arrays["attribute"],
-        "track_ids": arrays["track_id"],
+        "lanes": arrays("uv", (2, None)),
+        "lanes_xyz": arrays("xyz", (3, None)),
+        "visibility": arrays("visibility", (None,)),
+        "categories": numbers("category"),
+        "attributes": numbers("attribute"),
+        "track_ids": numbers("track_id"),
     }
-
-
-def _columns(
-    line: dict[str, Json], key: str, rows: int, i: int, source: str
-) -> NDArray[np.generic]:
-    array = float_array(
-        line.get(key), shape=(rows, None), what=f"lane line {i}: {key}", source=source
-    )
-    return np.ascontiguousarray(array.T)

@@ -123,10 +123,9 @@ class IterableSource:
         items = itertools.chain(pop_all(self._peeked), self._items) if self._once else self._items
         for index, item in enumerate(items):
             try:
-                sample: Sample | BadImage = self._shape.sample(item, index)
+                yield self._shape.sample(item, index)
             except BadImage as error:
-                sample = error
-            yield sample
+                yield error
 
     def _head(self) -> Iterator[object]:
         found = False
@@ -161,9 +160,8 @@ class _Shape:
         if fields is not None:
             given = _parse_fields(fields)
             return cls(given, f"fields= ({', '.join(each.name for each in given)})")
-        names: tuple[str, ...] = ()
-        if isinstance(classes, (list, tuple)) and all(isinstance(name, str) for name in classes):
-            names = tuple(classes)
+        listed = classes if isinstance(classes, (list, tuple)) else ()
+        names = tuple(listed) if all(isinstance(name, str) for name in listed) else ()
         values = _named(next(head), (), "the first item")
         values.pop("source", None)
         empty = {name for name, value in values.items() if is_empty(value)}
@@ -182,12 +180,9 @@ class _Shape:
                 "field 'label' is an image. Pass fields={'image': 'image', 'label': 'mask'} if its "
                 "pixels are class numbers, or 'label': 'image' if it is an image"
             )
-        label = Field("label", "int")
+        labels = {Field("label", "int"): Field("label", "int", classes=names)}
         return cls(
-            tuple(
-                Field("label", "int", classes=names) if field == label else field
-                for field in inferred
-            ),
+            tuple(labels.get(field, field) for field in inferred),
             "the first item",
             empty,
         )
@@ -196,8 +191,7 @@ class _Shape:
         where = f"item {index}"
         values = _named(item, tuple(self._by_name), where)
         source = values.pop("source", None)
-        unknown = [name for name in values if name not in self._by_name]
-        if unknown:
+        if unknown := [name for name in values if name not in self._by_name]:
             raise BadImage(
                 f"has {', '.join(map(repr, unknown[:5]))}, which {self._known_by} does not have. "
                 "Pass all fields (fields={name: kind}), or remove these from the samples",

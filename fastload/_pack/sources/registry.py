@@ -84,9 +84,10 @@ class Format:
         known = list(inspect.signature(reader).parameters)[1:]
         for option in options:
             if option not in known:
+                flags = ", ".join(each.command_flag for each in self.options)
                 raise ConfigError(
                     f"format {self.name!r} has no option {option!r}. "
-                    f"Expected one of {', '.join(known) or 'none'}"
+                    f"Expected one of {flags} (in Python: {', '.join(known)})"
                 )
         return reader(path, **options)
 

@@ -56,8 +56,7 @@ class RowFile:
 
     def places(self) -> Iterator[Place]:
         """Yields row positions in file order. Raises ConfigError for unmatched quotes."""
-        for place, _ in self._records():
-            yield place
+        return (place for place, _ in self._records())
 
     def good_rows(self) -> Iterator[Row]:
         """Yields the rows in file order, without broken rows, which ``row_at`` reports."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from xml.etree import ElementTree
@@ -10,15 +11,16 @@ import numpy as np
 
 from fastload._pack.files import is_image_name, printable, raw_name, read_bounded, walk
 from fastload._pack.sources.base import (
+    SPLITS,
     Encoded,
     Info,
     Ref,
     Sample,
     Value,
+    choose_splits,
+    entry_refs,
     raise_if_refused,
-    refused,
 )
-from fastload._pack.sources.folder import SPLITS
 from fastload._store.fields import Field
 from fastload.errors import BadImage, ConfigError
 
@@ -58,7 +60,13 @@ class VocSource:
         self.root = _voc_folder(Path(path))
         self.masks = masks
         self._lists = _read_lists(self.root)
-        self.splits = self._use_splits(split)
+        usual = [name for name in SPLITS if name in self._lists]
+        listed = [name for each in usual for name in self._lists[each]]
+        if split:
+            usual = [*choose_splits(self._lists, split, self.root)]
+        elif len(set(listed)) < len(listed):
+            usual = []  # an image has no single split
+        self.splits = tuple(usual)
         self.classes = tuple(classes) or self._found_classes()
         self._numbers = {name: number for number, name in enumerate(self.classes)}
         self.fields = (
@@ -76,18 +84,18 @@ class VocSource:
     def refs(self) -> Iterator[Ref]:
         """Yields the path of each annotated image of the chosen splits."""
         wanted = {name for split in self.splits for name in self._lists[split]}
-        found = False
-        for entry in walk(self.root, below=_IMAGES):
-            stem = Path(entry.path).stem
-            if not is_image_name(entry.path) or (self.splits and stem not in wanted):
-                continue
-            if not self.splits and not Path(self.root, _ANNOTATIONS, f"{stem}.xml").is_file():
-                continue
-            found = True
-            shown = printable(entry.path)
-            yield refused(shown, entry.refused) if entry.refused else shown
-        if not found:
-            raise ConfigError(f"{self.root}: no annotated image in {_IMAGES}/")
+
+        def is_wanted(stem: str) -> bool:
+            if self.splits:
+                return stem in wanted
+            return Path(self.root, _ANNOTATIONS, f"{stem}.xml").is_file()
+
+        entries = (
+            entry
+            for entry in walk(self.root, below=_IMAGES)
+            if is_image_name(entry.path) and is_wanted(Path(entry.path).stem)
+        )
+        return entry_refs(entries, f"{self.root}: no annotated image in {_IMAGES}/")
 
     def load(self, ref: Ref) -> Sample:
         """Returns one image with its objects."""
@@ -112,22 +120,11 @@ class VocSource:
             )
         return Sample(values, source=shown)
 
-    def _use_splits(self, split: str) -> tuple[str, ...]:
-        if split:
-            if split not in self._lists:
-                known = ", ".join(self._lists) or "none"
-                raise ConfigError(f"{self.root}: split={split!r}: expected one of {known}")
-            return (split,)
-        usual = [name for name in SPLITS if name in self._lists]
-        listed = [name for each in usual for name in self._lists[each]]
-        return tuple(usual) if len(set(listed)) == len(listed) else ()
-
     def _found_classes(self) -> tuple[str, ...]:
-        names = {
-            _class_name(each)
-            for path in Path(self.root, _ANNOTATIONS).glob("*.xml")
-            for each in _objects_or_none(self.root, path.stem)
-        }
+        names: set[str] = set()
+        for path in Path(self.root, _ANNOTATIONS).glob("*.xml"):
+            with contextlib.suppress(BadImage):  # reported when the sample is packed
+                names.update(map(_class_name, _objects(self.root, path.stem)))
         return tuple(sorted(names - {""}))
 
     def _label(self, element: ElementTree.Element, source: str) -> int:
@@ -142,15 +139,12 @@ class VocSource:
 
 def looks_like(path: Path) -> str:
     """Why this is Pascal VOC, or an empty string."""
-    for folder in _candidates(path):
-        return f"Pascal VOC ({folder.name}/{_ANNOTATIONS} and {folder.name}/{_IMAGES})"
-    return ""
+    found = [folder.name for folder in _candidates(path)]
+    return f"Pascal VOC ({found[0]}/{_ANNOTATIONS} and {found[0]}/{_IMAGES})" if found else ""
 
 
 def _candidates(path: Path) -> list[Path]:
     """The folder itself, or folders inside it, with annotations and images."""
-    if not path.is_dir():
-        return []
     folders = [path, *sorted(path.glob("VOC*")), *sorted(path.glob("VOCdevkit/VOC*"))]
     return [
         folder
@@ -173,13 +167,12 @@ def _read_lists(root: Path) -> dict[str, frozenset[str]]:
     """Returns the image names of each list in ImageSets/Main, without the lists per class."""
     lists = {}
     for path in sorted((root / _SETS).glob("*.txt")):
-        if "_" in path.stem:
-            continue
-        try:
-            text = read_bounded(root, f"{_SETS}/{path.name}").decode()
-        except (BadImage, UnicodeDecodeError) as error:
-            raise ConfigError(f"{path}: cannot be read: {error}") from None
-        lists[path.stem] = frozenset(line.split()[0] for line in text.splitlines() if line.split())
+        if "_" not in path.stem:
+            try:
+                lines = read_bounded(root, f"{_SETS}/{path.name}").decode().splitlines()
+            except (BadImage, UnicodeDecodeError) as error:
+                raise ConfigError(f"{path}: cannot be read: {error}") from None
+            lists[path.stem] = frozenset(line.split()[0] for line in lines if line.strip())
     return lists
 
 
@@ -193,14 +186,6 @@ def _objects(root: Path, stem: str) -> list[ElementTree.Element]:
         return ElementTree.fromstring(data).findall("object")  # noqa: S314 - without entities
     except (ElementTree.ParseError, ValueError, LookupError) as error:
         raise BadImage(f"not XML: {error}", source=name) from None
-
-
-def _objects_or_none(root: Path, stem: str) -> list[ElementTree.Element]:
-    """Like ``_objects``; the packer reports a damaged file when it loads the sample."""
-    try:
-        return _objects(root, stem)
-    except BadImage:
-        return []
 
 
 def _class_name(element: ElementTree.Element) -> str:

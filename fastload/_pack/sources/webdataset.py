@@ -151,28 +151,24 @@ class WebDatasetSource:
             for part in ref[2:]:
                 extension, offset, size = part if isinstance(part, list) else ("", 0, 0)
                 member = f"{source}.{extension}"
-                name, kind = self._field(str(extension), member)
+                if str(extension) not in self._extensions:
+                    raise BadImage(
+                        f"extension {extension!r} is not in the first {INFERRED_SAMPLES} samples. "
+                        f"Pass its type with --type {extension}=bytes",
+                        source=member,
+                    )
+                name, kind = self._extensions[str(extension)]
                 if name in values:
                     raise BadImage(f"the sample has two members for field {name!r}", source=member)
                 file.seek(int(str(offset)))
-                values[name] = self._value(file.read(int(str(size))), kind, str(extension), member)
+                data = file.read(int(str(size)))
+                label = data.decode(errors="replace").strip() if name == "label" else None
+                values[name] = (
+                    self._classes.index(label)
+                    if label in self._classes
+                    else _decoded(data, kind, str(extension), member)
+                )
         return Sample(values, source=source)
-
-    def _value(self, data: bytes, kind: FieldKind, extension: str, member: str) -> Value:
-        if self._classes and self._extensions[extension][0] == "label":
-            text = data.decode(errors="replace").strip()
-            if text in self._classes:
-                return self._classes.index(text)
-        return _decoded(data, kind, extension, member)
-
-    def _field(self, extension: str, member: str) -> tuple[str, FieldKind]:
-        if extension not in self._extensions:
-            raise BadImage(
-                f"extension {extension!r} is not in the first {INFERRED_SAMPLES} samples. Pass its "
-                f"type with --type {extension}=bytes",
-                source=member,
-            )
-        return self._extensions[extension]
 
     def _samples(self, shard: str) -> Iterator[tuple[str, list[Member]]]:
         with config_errors():
@@ -210,7 +206,7 @@ class WebDatasetSource:
             kind = IMAGE if last in images else _KINDS.get(last, BYTES)
             if extension in self._types:
                 kind = self._types[extension].kind
-            if last in _PICKLES and extension not in self._types:
+            elif last in _PICKLES:
                 raise ConfigError(
                     f"{self.path}: members {extension!r} are Python pickles, which can run code, "
                     f"and are not read. Pass --type {extension}=bytes to store the bytes"
@@ -303,7 +299,7 @@ def tar_members(file: io.FileIO) -> Iterator[Member]:
             return
         length = pax_size if pax_size >= 0 and header.isreg() else header.size
         start = position + 512
-        position = position + 512 + (length + 511) // 512 * 512
+        position = start + (length + 511) // 512 * 512
         name = long_name or header.name
         if length < 0 or start + length > size:
             yield Member(
@@ -326,12 +322,8 @@ def tar_members(file: io.FileIO) -> Iterator[Member]:
                 long_name = data.rstrip(b"\0").decode("utf-8", "surrogateescape")
             continue
         if header.type in (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.CONTTYPE):
-            too_large = (
-                f"has {length} bytes, expected at most {MAX_FILE_BYTES}"
-                if length > MAX_FILE_BYTES
-                else ""
-            )
-            yield Member(name, start, length, too_large)
+            large = f"has {length} bytes, expected at most {MAX_FILE_BYTES}"
+            yield Member(name, start, length, large if length > MAX_FILE_BYTES else "")
         long_name = ""
         pax_size = -1
 

@@ -14,18 +14,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fastload._pack.files import is_image_name, printable, raw_name, read_bounded, walk
+from fastload._pack.files import is_image_name, raw_name, read_bounded, walk
 from fastload._pack.pillow import upright_size
 from fastload._pack.sources.base import (
+    SPLITS,
     Encoded,
     Info,
     Ref,
     Sample,
     Value,
+    choose_splits,
+    entry_refs,
     raise_if_refused,
-    refused,
+    visible_folders,
 )
-from fastload._pack.sources.folder import SPLITS
 from fastload._store.fields import Field
 from fastload.errors import BadImage, ConfigError, MissingPart
 
@@ -62,8 +64,14 @@ class YoloSource:
         config = _read_config(_config_file(place), needed=not classes)
         self.classes = tuple(classes) or _class_names(config)
         self._keypoint_shape = _keypoint_shape(config)
-        self._splits = _wanted(_find_splits(self.root), split, self.root)
-        names = tuple(each.name for each in self._splits if each.name)
+        found = _find_splits(self.root)
+        if not found:
+            raise ConfigError(
+                f"{self.root}: no images and labels found. Expected images/ and labels/, or these "
+                "two inside train/, val/ and test/"
+            )
+        names = choose_splits((each.name for each in found if each.name), split, self.root)
+        self._splits = [each for each in found if not names or each.name in names]
         self.fields = (
             Field("image", "image"),
             Field("boxes", "boxes"),
@@ -76,30 +84,30 @@ class YoloSource:
         }
 
     def refs(self) -> Iterator[Ref]:
-        """Yields the split number and the path of each image."""
-        found = False
-        for number, split in enumerate(self._splits):
-            for entry in walk(self.root, below=split.images):
-                if not is_image_name(entry.path):
-                    continue
-                found = True
-                shown = printable(entry.path)
-                yield refused(shown, entry.refused) if entry.refused else [number, shown]
-        if not found:
-            raise ConfigError(f"{self.root}: no image in {self._splits[0].images or '.'}")
+        """Yields the path of each image."""
+        entries = (
+            entry
+            for split in self._splits
+            for entry in walk(self.root, below=split.images)
+            if is_image_name(entry.path)
+        )
+        return entry_refs(entries, f"{self.root}: no image in {self._splits[0].images}")
 
     def load(self, ref: Ref) -> Sample:
         """Returns one image with its boxes."""
         raise_if_refused(ref)
-        if not isinstance(ref, list) or len(ref) != 2:
-            raise ConfigError(f"{self.root}: {ref!r:.60} is not a sample of this source")
-        number = int(str(ref[0]))
-        shown = str(ref[1])
-        split = self._splits[number]
+        shown = str(ref)
         path = raw_name(shown)
+        number = next(
+            (i for i, each in enumerate(self._splits) if path.startswith(f"{each.images}/")), None
+        )
+        if number is None:
+            raise ConfigError(f"{self.root}: {ref!r:.60} is not a sample of this source")
+        split = self._splits[number]
         image = Encoded(read_bounded(self.root, path), shown)
         rows = self._label_rows(split, path)
-        size = upright_size(image.data) if rows else None
+        # Without a size the image cannot be decoded, and the packer reports the reason.
+        size = (upright_size(image.data) if rows else None) or (1, 1)
         values: dict[str, Value] = {"image": image, **self._labels(rows, size, shown)}
         if split.name:
             values["split"] = number
@@ -107,46 +115,33 @@ class YoloSource:
 
     def _label_rows(self, split: _Split, path: str) -> list[list[str]]:
         """The words of each line in the label file of an image."""
-        below = path[len(split.images) :].lstrip("/") if split.images else path
+        below = path.removeprefix(f"{split.images}/")
         file = Path(split.labels, below).with_suffix(".txt").as_posix()
-        if not Path(self.root, file).is_file():
+        if not Path(self.root, file).is_file() or not Path(self.root, file).stat().st_size:
             return []
         try:
-            data = read_bounded(self.root, file, limit=_MAX_LABEL_BYTES)
-            return [line.split() for line in data.decode().splitlines() if line.strip()]
+            text = read_bounded(self.root, file, limit=_MAX_LABEL_BYTES).decode()
         except UnicodeDecodeError:
             raise BadImage("not UTF-8 text, expected one box per line", source=file) from None
-        except BadImage as error:
-            if error.why.startswith("is empty"):
-                return []
-            raise
+        return [line.split() for line in text.splitlines() if line.strip()]
 
     def _labels(
-        self, rows: list[list[str]], size: tuple[int, int] | None, source: str
+        self, rows: list[list[str]], size: tuple[int, int], source: str
     ) -> dict[str, Value]:
-        numbers: list[int] = []
-        boxes: list[NDArray[np.float64]] = []
-        keypoints: list[NDArray[np.float32]] = []
-        # Without a size the image cannot be decoded, and the packer reports the reason.
-        scale = np.array(size or (1, 1), np.float64)
-        for row in rows:
-            number, box, points = self._parse_row(row, source)
-            numbers.append(number)
-            boxes.append(np.clip(box, 0, 1) * np.tile(scale, 2))
-            if points is not None:
-                points[:, :2] *= scale
-                keypoints.append(points.astype(np.float32))
+        parsed = [self._parse_row(row, source) for row in rows]
+        boxes = np.clip([box for _, box, _ in parsed], 0, 1).reshape(-1, 4)
         values: dict[str, Value] = {
-            "boxes": np.asarray(boxes, np.float32).reshape(-1, 4),
-            "labels": np.asarray(numbers, np.int64),
+            "boxes": (boxes * np.tile(size, 2)).astype(np.float32),
+            "labels": np.asarray([number for number, _, _ in parsed], np.int64),
         }
         if self._keypoint_shape:
-            values["keypoints"] = keypoints
+            scale = (*size, 1)[: self._keypoint_shape[1]]
+            values["keypoints"] = [(points * scale).astype(np.float32) for _, _, points in parsed]
         return values
 
     def _parse_row(
         self, row: list[str], source: str
-    ) -> tuple[int, NDArray[np.float64], NDArray[np.float64] | None]:
+    ) -> tuple[int, NDArray[np.float64], NDArray[np.float64]]:
         """Class number, box and keypoints of a line, in shares of the image size."""
         shown = f"label line {' '.join(row)!r:.60}"
         try:
@@ -158,7 +153,7 @@ class YoloSource:
             raise BadImage(
                 f"{shown}: class {number}, expected 0 to {len(self.classes) - 1}", source=source
             )
-        points = None
+        points = np.empty((0, 2))
         if self._keypoint_shape:
             count, width = self._keypoint_shape
             if len(values) != 4 + count * width:
@@ -183,9 +178,10 @@ class YoloSource:
         if len(values) == 4:
             center = values[:2]
             half = values[2:] / 2
-            return number, np.concatenate([center - half, center + half]), points
-        corners = values.reshape(-1, 2)
-        return number, np.concatenate([corners.min(axis=0), corners.max(axis=0)]), None
+            corners = np.stack([center - half, center + half])
+        else:
+            corners = values.reshape(-1, 2)
+        return number, np.concatenate([corners.min(axis=0), corners.max(axis=0)]), points
 
 
 def looks_like(path: Path) -> str:
@@ -193,8 +189,7 @@ def looks_like(path: Path) -> str:
     if path.is_file():
         return f"YOLO ({path.name} with names)" if _is_config(path) else ""
     for split in _find_splits(path):
-        labels = Path(path, split.labels)
-        if next(labels.rglob("*.txt"), None) is not None:
+        if next(Path(path, split.labels).rglob("*.txt"), None) is not None:
             return f"YOLO ({split.images} and {split.labels})"
     return ""
 
@@ -204,9 +199,9 @@ def _find_splits(root: Path) -> list[_Split]:
         return []
     if (root / "images").is_dir() and (root / "labels").is_dir():
         inner = [name for name in _folders(root / "images") if (root / "labels" / name).is_dir()]
-        if not inner:
-            return [_Split("", "images", "labels")]
-        return [_Split(name, f"images/{name}", f"labels/{name}") for name in inner]
+        return [_Split(name, f"images/{name}", f"labels/{name}") for name in inner] or [
+            _Split("", "images", "labels")
+        ]
     return [
         _Split(name, f"{name}/images", f"{name}/labels")
         for name in _folders(root)
@@ -216,26 +211,9 @@ def _find_splits(root: Path) -> list[_Split]:
 
 def _folders(root: Path) -> list[str]:
     """Names of the visible subfolders: splits in the usual order first, then by name."""
-    names = sorted(
-        each.name for each in root.iterdir() if each.is_dir() and not each.name.startswith(".")
-    )
+    names = visible_folders(root, links=True)
     usual = [name for name in SPLITS if name in names]
     return usual + [name for name in names if name not in usual]
-
-
-def _wanted(splits: list[_Split], split: str, root: Path) -> list[_Split]:
-    if not splits:
-        raise ConfigError(
-            f"{root}: no images and labels found. Expected images/ and labels/, or these two "
-            "inside train/, val/ and test/"
-        )
-    if not split:
-        return splits
-    chosen = [each for each in splits if each.name == split]
-    if not chosen:
-        names = ", ".join(each.name for each in splits if each.name) or "none"
-        raise ConfigError(f"{root}: split={split!r}: expected one of {names}")
-    return chosen
 
 
 def _config_file(place: Path) -> Path | None:
@@ -244,8 +222,10 @@ def _config_file(place: Path) -> Path | None:
     files = sorted(place.glob("*.yaml")) + sorted(place.glob("*.yml")) if place.is_dir() else []
     named = [file for file in files if _is_config(file)]
     if len(named) > 1:
-        shown = ", ".join(file.name for file in named)
-        raise ConfigError(f"{place}: {shown} all have names. Pass the path of one of them")
+        raise ConfigError(
+            f"{place}: {', '.join(file.name for file in named)} all have names. "
+            "Pass the path of one of them"
+        )
     return named[0] if named else None
 
 
@@ -291,10 +271,10 @@ def _class_names(config: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _keypoint_shape(config: dict[str, Any]) -> tuple[int, int] | None:
-    shape = config.get("kpt_shape")
-    if shape is None:
-        return None
-    match shape:
+    match config.get("kpt_shape"):
+        case None:
+            return None
         case [int(count), (2 | 3) as width] if count > 0:
             return count, width
-    raise ConfigError(f"data.yaml: kpt_shape={shape!r:.60}: expected [count, 2 or 3]")
+        case other:
+            raise ConfigError(f"data.yaml: kpt_shape={other!r:.60}: expected [count, 2 or 3]")
