@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import io
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,41 +13,15 @@ import numpy as np
 from PIL import Image
 
 from fastload._common import files
-from fastload._pack.options import PackOptions
-from fastload._pack.packer import Packer
-from fastload._pack.sources.base import Encoded, Info, Ref, Sample
-from fastload._pack.sources.folder import FolderSource
+from fastload._pack.sources.base import Encoded, Info, Sample
 from fastload._store import manifest
 from fastload._store.columns import ColumnWriter, open_column
 from fastload._store.fields import Field
 from fastload._store.manifest import Manifest, Shard, read_manifest
 from fastload._store.record import DATA, Part, encode_record, parse_record
+from tests.packing import Listed, file_of, pack
 
 CLASSES = ("cat", "dog", "emu")
-
-
-class ListSource:
-    """A source of samples in a list, for any fields."""
-
-    name = "list"
-    thread_safe = True
-
-    def __init__(
-        self,
-        fields: Sequence[Field],
-        samples: Sequence[Mapping[str, Any]],
-        info: Info | None = None,
-    ) -> None:
-        self.fields = tuple(fields)
-        self.info: Info = info or {}
-        self._samples = samples
-
-    def refs(self) -> Iterator[Ref]:
-        yield from range(len(self._samples))
-
-    def load(self, ref: Ref) -> Sample:
-        number = int(str(ref))
-        return Sample(dict(self._samples[number]), source=f"samples/{number:03}")
 
 
 def photo(
@@ -60,11 +33,7 @@ def photo(
     small = Image.fromarray(rng.integers(0, 256, (5, 6, *channels), dtype=np.uint8))
     pixels = np.asarray(small.resize((width, height), Image.Resampling.BICUBIC)).astype(np.float64)
     pixels += noise * rng.normal(size=pixels.shape)
-    file = io.BytesIO()
-    Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(
-        file, "JPEG", **{"quality": 90, **options}
-    )
-    return file.getvalue()
+    return file_of(pixels.clip(0, 255).astype(np.uint8), **{"quality": 90, **options})
 
 
 def pack_folder(root: Path, *, count: int = 40, order: str = "shuffle") -> Path:
@@ -86,11 +55,7 @@ def pack_folder(root: Path, *, count: int = 40, order: str = "shuffle") -> Path:
                 progressive=i % 7 == 0,
             )
         )
-    Packer(
-        FolderSource(root / "source"),
-        root / "packed",
-        PackOptions(shard_size=1 << 20, block_size=200_000, order=order),
-    ).run()
+    pack(root / "source", root / "packed", shard_size=1 << 20, block_size=200_000, order=order)
     return root / "packed"
 
 
@@ -103,9 +68,10 @@ def pack_samples(
     **options: Any,
 ) -> Path:
     """Packs samples, by default in their order."""
-    Packer(
-        ListSource(fields, samples, info), dest, PackOptions(**{"order": "source", **options})
-    ).run()
+    listed = [
+        Sample(dict(values), source=f"samples/{number:03}") for number, values in enumerate(samples)
+    ]
+    pack(Listed(listed, tuple(fields), info=info), dest, **{"order": "source", **options})
     return dest
 
 

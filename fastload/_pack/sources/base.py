@@ -161,7 +161,7 @@ def refused(path: str, why: str) -> Ref:
 
 
 def entry_refs(entries: Iterable[Entry], none_found: str) -> Iterator[Ref]:
-    """Yields the printable path or the refusal of each file. Raises ConfigError if there is none."""
+    """Yields the printable path or the refusal of each file. Raises ConfigError for no file."""
     found = False
     for entry in entries:
         found = True

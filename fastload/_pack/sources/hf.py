@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -83,12 +84,11 @@ class HuggingFaceSource:
 
     def __iter__(self) -> Iterator[Sample | BadImage]:
         for file in self._files:
-            row = 0
+            rows = itertools.count()
             for batch in self._batches(file, [column.name for column in self._columns]):
                 arrays = [batch.column(column.name) for column in self._columns]
                 for i in range(batch.num_rows):
-                    yield self._sample(file, arrays, i, row)
-                    row += 1
+                    yield self._sample(file, arrays, i, next(rows))
 
     def _sample(self, file: _File, arrays: Sequence[Any], i: int, row: int) -> Sample | BadImage:
         where = f"{printable(file.path)}!{row}"
