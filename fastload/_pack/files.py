@@ -269,7 +269,7 @@ def _judged(entry: os.DirEntry[str], path: str, real_root: str) -> Entry:
     try:
         mode = os.stat(resolve_inside(real_root, path)).st_mode  # noqa: PTH116 - a string from realpath
     except BadImage as error:
-        return Entry(path, error.why, folder=_leads_to_folder(entry))
+        return Entry(path, error.why, folder=os.path.isdir(entry))  # noqa: PTH112 - never raises
     except OSError as error:
         return Entry(path, _reason(error))
     if stat.S_ISREG(mode):
@@ -285,13 +285,6 @@ def _judged(entry: os.DirEntry[str], path: str, real_root: str) -> Entry:
 
 def _expected_regular(mode: int) -> str:
     return f"is {_KINDS.get(stat.S_IFMT(mode), 'not a file')}, expected a regular file"
-
-
-def _leads_to_folder(entry: os.DirEntry[str]) -> bool:
-    try:
-        return entry.is_dir()
-    except OSError:
-        return False
 
 
 def file_stamp(file: io.FileIO | io.BufferedReader) -> tuple[int, int]:

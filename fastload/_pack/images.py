@@ -246,7 +246,14 @@ def _from_pixels(
             RAW, pixels.tobytes(), width, height, channels, converted=converted, scale=scale
         )
     if as_jpeg:
-        data = encode_jpeg(pixels, options.quality, subsampling or "444")
+        data = bytes(
+            simplejpeg.encode_jpeg(
+                np.ascontiguousarray(pixels),
+                quality=options.quality,
+                colorspace="GRAY" if channels == 1 else "RGB",
+                colorsubsampling="Gray" if channels == 1 else subsampling or "444",
+            )
+        )
         stored = _rewritten(data, read_header(data), options, converted)
         return replace(
             stored, width=width, height=height, channels=channels, orientation=1, scale=scale
@@ -255,19 +262,6 @@ def _from_pixels(
     Image.fromarray(pixels[..., 0] if channels == 1 else pixels).save(file, "PNG", compress_level=4)
     return StoredImage(
         PNG, file.getvalue(), width, height, channels, converted=converted, scale=scale
-    )
-
-
-def encode_jpeg(pixels: Array, quality: int, subsampling: str) -> bytes:
-    """Returns a JPEG of (H, W, 1 or 3) pixels."""
-    gray = pixels.shape[2] == 1
-    return bytes(
-        simplejpeg.encode_jpeg(
-            np.ascontiguousarray(pixels),
-            quality=quality,
-            colorspace="GRAY" if gray else "RGB",
-            colorsubsampling="Gray" if gray else subsampling,
-        )
     )
 
 
@@ -321,14 +315,13 @@ def choose_encode(images: Iterable[Pixels], options: PackOptions) -> EncodeChoic
     if not n:
         return EncodeChoice("keep", "no readable image among the first samples")
     growth = raw_bytes / kept_bytes
-    extra_read_s = (raw_bytes - kept_bytes) / READ_BYTES_PER_S
     sizes = (
         f"{n} images: {kept_bytes / n / 1024:.1f} KiB and {decode_s / n * 1e6:.0f} us to decode "
         f"as files, {raw_bytes / n / 1024:.1f} KiB ({growth:.1f}x) as pixels"
     )
     if growth > MAX_GROWTH:
         return EncodeChoice("keep", f"{sizes}. Pixels need more than {MAX_GROWTH:.0f}x the space")
-    if extra_read_s < decode_s:
+    if (raw_bytes - kept_bytes) / READ_BYTES_PER_S < decode_s:
         return EncodeChoice("raw", f"{sizes}. Reading pixels is faster than decoding")
     return EncodeChoice("keep", f"{sizes}. Decoding is faster than reading pixels")
 

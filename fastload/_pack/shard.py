@@ -118,10 +118,11 @@ class ShardBuilder:
             self._bytes_in,
             self._bytes_out,
         )
-        columns = {
-            name: np.array(values, self._dtypes[name]) for name, values in self._rows.items()
-        }
-        state.record(self.number, done, columns)
+        state.record(
+            self.number,
+            done,
+            {name: np.array(values, self._dtypes[name]) for name, values in self._rows.items()},
+        )
         self.stage = ShardStage.PUBLISHED
         return done
 

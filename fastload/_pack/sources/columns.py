@@ -148,8 +148,7 @@ def grouped(values: Iterable[Json], kind: FieldKind, name: str, where: str) -> V
 
 
 def _to_table(kind: FieldKind, value: Json, column: str, where: str) -> Value:
-    parsed = _to_json(value, column, where)
-    return TABLES[kind](parsed, what=f"column {column!r}", source=where)
+    return TABLES[kind](_to_json(value, column, where), what=f"column {column!r}", source=where)
 
 
 def _to_array(value: Json, column: str, where: str) -> Value:

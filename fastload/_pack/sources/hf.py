@@ -188,8 +188,11 @@ def _read_table(handle: Any, path: str, columns: list[str] | None) -> _Table:
 
 
 def _parquets(root: Path) -> list[str]:
-    found = [*root.glob("*.parquet"), *root.glob("*/*.parquet")]
-    return sorted(path.relative_to(root).as_posix() for path in found)
+    return sorted(
+        path.relative_to(root).as_posix()
+        for pattern in ("*.parquet", "*/*.parquet")
+        for path in root.glob(pattern)
+    )
 
 
 def _files(given: Path, split: str) -> list[_File]:

@@ -176,16 +176,14 @@ def read_tables(root: Path, version: str) -> Rig:
         for row, at in table("sensor")
         if row.get("modality") == "camera"
     }
-    calibrated: dict[str, Camera] = {}
-    names: dict[str, str] = {}
+    calibrated: dict[str, tuple[str, Camera]] = {}  # with the channel
     for row, at in table("calibrated_sensor"):
         if (channel := channels.get(_text(row, "sensor_token", at))) is not None:
-            token = _text(row, "token", at)
-            names[token] = channel
             to_ego = rigid(
                 row.get("translation"), row.get("rotation"), what="sensor to ego", source=at
             )
-            calibrated[token] = Camera("", _matrix(row, "camera_intrinsic", 3, at), to_ego)
+            camera = Camera("", _matrix(row, "camera_intrinsic", 3, at), to_ego)
+            calibrated[_text(row, "token", at)] = (channel, camera)
     scenes = {_text(row, "token", at): _text(row, "name", at) for row, at in table("scene")}
     listed = [
         Frame(
@@ -202,10 +200,9 @@ def read_tables(root: Path, version: str) -> Rig:
             sample = _text(row, "sample_token", at)
             if sample not in frames:
                 raise BadImage(f"sample {sample!r:.60} is not in sample.json", source=at)
-            frames[sample].cameras[names[token]] = replace(
-                calibrated[token], file=_text(row, "filename", at)
-            )
-    return Rig(tuple(frames.values()), _ordered(set(names.values())))
+            channel, camera = calibrated[token]
+            frames[sample].cameras[channel] = replace(camera, file=_text(row, "filename", at))
+    return Rig(tuple(frames.values()), _ordered({channel for channel, _ in calibrated.values()}))
 
 
 def read_index(root: Path, name: str) -> Rig:

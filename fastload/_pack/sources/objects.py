@@ -97,11 +97,11 @@ def checked(value: object, field: Field, where: str) -> Value:
             f"field {field.name!r}: expected a list, found {type(value).__name__}", source=where
         )
     items = value if isinstance(value, (list, tuple)) else list(value)  # type: ignore[call-overload]   # an array, a tensor
-    made = [
+    # A list of one kind. The type cannot say which.
+    return [  # type: ignore[return-value]
         _one(each, field.kind, f"field {field.name!r}, item {i}", where)
         for i, each in enumerate(items)
     ]
-    return made  # type: ignore[return-value]   # a list of one kind; the type cannot say which
 
 
 def is_empty(value: object) -> bool:

@@ -52,7 +52,7 @@ class RowFile:
                     f"{self.name}: UTF-16 text, as written by Excel. Save it as UTF-8"
                 )
             if self.is_csv:
-                self._read_header(_LineReader(file, self.name))
+                self._read_header(file)
 
     def places(self) -> Iterator[Place]:
         """Yields row positions in file order. Raises ConfigError for unmatched quotes."""
@@ -83,18 +83,18 @@ class RowFile:
         with config_errors(), self._open() as file:
             lines = _LineReader(file, self.name)
             if self.is_csv:
-                self._read_header(lines)
+                self._csv_record(lines)  # the header
             while (found := self._next_record(lines)) is not None:
                 yield found
 
     def _open(self) -> io.BufferedReader:
         return io.BufferedReader(open_inside(self._real.parent, self._real.name))
 
-    def _read_header(self, lines: _LineReader) -> None:
-        first = lines.peek()
-        if not self.delimiter:
-            self.delimiter = max(_DELIMITERS, key=first.count)
-        header = self._csv_record(lines)
+    def _read_header(self, file: io.BufferedReader) -> None:
+        first = _text(file.readline(MAX_ROW_BYTES), first=True)
+        file.seek(0)
+        self.delimiter = self.delimiter or max(_DELIMITERS, key=first.count)
+        header = self._csv_record(_LineReader(file, self.name))
         if not header or not all(header):
             raise ConfigError(
                 f"{self.name}:1: expected a header row that names every column, "
@@ -144,7 +144,6 @@ class _LineReader:
     def __init__(self, file: BinaryIO, name: str, *, line: int = 1, stop: int = 0) -> None:
         self._file = file
         self._name = name
-        self._pushed = b""
         self._stop = stop  # maximum number of bytes, 0 = all
         self.line = line - 1  # lines taken so far
         self.offset = 0  # bytes taken so far
@@ -155,26 +154,16 @@ class _LineReader:
     def __next__(self) -> str:
         if self._stop and self.offset >= self._stop:
             raise StopIteration
-        data = self._pushed or self._read_line()
-        self._pushed = b""
-        if not data:
-            raise StopIteration
-        self.line += 1
-        self.offset += len(data)
-        return _text(data, first=self.line == 1)
-
-    def peek(self) -> str:
-        """Returns the next line without consuming it."""
-        self._pushed = self._pushed or self._read_line()
-        return _text(self._pushed, first=self.line == 0)
-
-    def _read_line(self) -> bytes:
         data = self._file.readline(MAX_ROW_BYTES + 1)
         if len(data) > MAX_ROW_BYTES:
             raise BadImage(
                 f"line has more than {MAX_ROW_BYTES} bytes", source=f"{self._name}:{self.line + 1}"
             )
-        return data
+        if not data:
+            raise StopIteration
+        self.line += 1
+        self.offset += len(data)
+        return _text(data, first=self.line == 1)
 
 
 def _text(data: bytes, *, first: bool) -> str:

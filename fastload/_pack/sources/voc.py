@@ -156,9 +156,9 @@ def _candidates(path: Path) -> list[Path]:
 def _voc_folder(path: Path) -> Path:
     found = _candidates(path)
     if len(found) != 1:
-        shown = ", ".join(str(folder) for folder in found) or "none"
         raise ConfigError(
-            f"{path}: expected one folder with {_ANNOTATIONS}/ and {_IMAGES}/, found {shown}"
+            f"{path}: expected one folder with {_ANNOTATIONS}/ and {_IMAGES}/, "
+            f"found {', '.join(map(str, found)) or 'none'}"
         )
     return found[0]
 

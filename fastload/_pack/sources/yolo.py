@@ -211,9 +211,10 @@ def _find_splits(root: Path) -> list[_Split]:
 
 def _folders(root: Path) -> list[str]:
     """Names of the visible subfolders: splits in the usual order first, then by name."""
-    names = visible_folders(root, links=True)
-    usual = [name for name in SPLITS if name in names]
-    return usual + [name for name in names if name not in usual]
+    return sorted(
+        visible_folders(root, links=True),
+        key=lambda name: SPLITS.index(name) if name in SPLITS else len(SPLITS),
+    )
 
 
 def _config_file(place: Path) -> Path | None:
