@@ -223,8 +223,8 @@ class Packer:
                 self._choose_encode(state, None)
             else:
                 self._spool_stream(source, state)
-            spooled = Spool(state.folder, self._open_listing(state, resources))
-            return resources.enter_context(contextlib.closing(spooled))
+            listing = self._open_listing(state, resources)
+            return resources.enter_context(contextlib.closing(Spool(state.folder, listing)))
         if not is_listed:
             write_listing(state.folder, source.refs(), self._count_listed)
         listing = self._open_listing(state, resources)

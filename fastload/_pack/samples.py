@@ -157,13 +157,10 @@ def _moved(each: Field, value: Value, scale: Scale) -> Value:
 
 def _scaled_mask(mask: NDArray[np.generic], scale: Scale) -> NDArray[np.generic]:
     """Nearest neighbor, floor((i + 0.5) / scale), as in the loader. Never mixes classes."""
+    # Integer arithmetic: with floats, the center of a new pixel may fall on either side of an edge.
     rows, columns = (
-        _nearest(side, max(1, round(side * by)))
+        (2 * np.arange(new_side, dtype=np.int64) + 1) * side // (2 * new_side)
         for side, by in zip(mask.shape, (scale[1], scale[0]), strict=True)
+        for new_side in [max(1, round(side * by))]
     )
     return np.asarray(mask[rows[:, None], columns[None, :]])
-
-
-def _nearest(side: int, new_side: int) -> NDArray[np.int64]:
-    # Integer arithmetic: with floats, the center of a new pixel may fall on either side of an edge.
-    return np.asarray((2 * np.arange(new_side, dtype=np.int64) + 1) * side // (2 * new_side))

@@ -187,10 +187,9 @@ class CocoSource:
             with contextlib.suppress(BadImage):
                 resolve_inside(folder, first)
                 return folder
-        searched = ", ".join(map(str, folders))
         raise ConfigError(
-            f"{self.path}: the first image {printable_or_repr(first)} is in none of {searched}. "
-            "Pass the folder with --images DIR"
+            f"{self.path}: the first image {printable_or_repr(first)} is in none of "
+            f"{', '.join(map(str, folders))}. Pass the folder with --images DIR"
         )
 
 

@@ -23,8 +23,10 @@ def parse_json(data: bytes, name: str, *, line: int = 1) -> Json:
     try:
         value: Json = json.loads(data)
     except json.JSONDecodeError as error:
-        place = f"line {line + error.lineno - 1}, column {error.colno}"
-        raise BadImage(f"broken JSON at {place}: {error.msg}", source=name) from None
+        raise BadImage(
+            f"broken JSON at line {line + error.lineno - 1}, column {error.colno}: {error.msg}",
+            source=name,
+        ) from None
     except UnicodeDecodeError as error:
         raise BadImage(
             f"broken JSON: byte {error.start} after the start of line {line} is not UTF-8",

@@ -277,9 +277,9 @@ def _list_file(path: Path) -> Path:
         return path
     lists = _lists_in(path)
     if len(lists) != 1:
-        found = ", ".join(entry.name for entry in lists) or "none"
         raise ConfigError(
-            f"{path}: expected one list ({' '.join(SUFFIXES)}), found {found}. Pass the file itself"
+            f"{path}: expected one list ({' '.join(SUFFIXES)}), "
+            f"found {', '.join(entry.name for entry in lists) or 'none'}. Pass the file itself"
         )
     return lists[0]
 

@@ -113,8 +113,10 @@ class OpenLaneSource:
             for entry in walk(self.root, below=f"{self.folder}/{split}".rstrip("/"))
             if entry.path.endswith(".json") or entry.folder
         )
-        where = ", ".join(self.splits) or "it"
-        return entry_refs(entries, f"{self.root / self.folder}: no .json file in {where}")
+        return entry_refs(
+            entries,
+            f"{self.root / self.folder}: no .json file in {', '.join(self.splits) or 'it'}",
+        )
 
     def load(self, ref: Ref) -> Sample:
         raise_if_refused(ref)
@@ -188,8 +190,9 @@ def _lane_values(lines: list[Json], source: str) -> dict[str, Value]:
         ]
 
     def numbers(key: str) -> NDArray[np.int64]:
-        found = [line.get(key, -1) for line in objects]
-        return int_array(found, what=f"lane lines: {key}", source=source)
+        return int_array(
+            [line.get(key, -1) for line in objects], what=f"lane lines: {key}", source=source
+        )
 
     return {
         "lanes": arrays("uv", (2, None)),

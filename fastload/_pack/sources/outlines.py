@@ -103,8 +103,9 @@ def decode_runs(
         raise BadImage(
             f"segmentation: run lengths do not add up to {width} x {height} pixels", source=source
         )
-    inside = np.arange(len(runs)) % 2 == 1
-    return np.repeat(inside, np.asarray(runs, dtype=np.int64)).reshape(width, height).T
+    # Every second run is inside.
+    inside = np.repeat(np.arange(len(runs)) % 2 == 1, np.asarray(runs, dtype=np.int64))
+    return inside.reshape(width, height).T
 
 
 def _unpacked(text: str, source: str) -> list[Json]:

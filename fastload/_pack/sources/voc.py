@@ -145,10 +145,9 @@ def looks_like(path: Path) -> str:
 
 def _candidates(path: Path) -> list[Path]:
     """The folder itself, or folders inside it, with annotations and images."""
-    folders = [path, *sorted(path.glob("VOC*")), *sorted(path.glob("VOCdevkit/VOC*"))]
     return [
         folder
-        for folder in folders
+        for folder in (path, *sorted(path.glob("VOC*")), *sorted(path.glob("VOCdevkit/VOC*")))
         if (folder / _IMAGES).is_dir() and next((folder / _ANNOTATIONS).glob("*.xml"), None)
     ]
 

@@ -242,8 +242,7 @@ def looks_like(path: Path) -> str:
 
 
 def _tars_in(path: Path) -> list[str]:
-    entries = path.iterdir() if path.is_dir() else ()
-    return sorted(entry.name for entry in entries if entry.suffix == ".tar")
+    return sorted(entry.name for entry in path.glob("*.tar"))
 
 
 def _shards(path: Path) -> list[str]:

@@ -115,8 +115,8 @@ class YoloSource:
 
     def _label_rows(self, split: _Split, path: str) -> list[list[str]]:
         """The words of each line in the label file of an image."""
-        below = path.removeprefix(f"{split.images}/")
-        file = Path(split.labels, below).with_suffix(".txt").as_posix()
+        image = Path(split.labels, path.removeprefix(f"{split.images}/"))
+        file = image.with_suffix(".txt").as_posix()
         if not Path(self.root, file).is_file() or not Path(self.root, file).stat().st_size:
             return []
         try:
