@@ -20,11 +20,11 @@ from fastload._store.fields import Field
 from fastload._store.kinds import BYTES, FLOAT, INT, JSON, MASK, NUMBERS, STR, FieldKind
 from fastload.errors import BadImage, ConfigError
 
-_PYTHON_TYPES: dict[str, tuple[type, ...]] = {
-    "bytes": (bytes, bytearray, memoryview),
-    "str": (str,),
-    "int": (bool, int, np.integer, np.bool_),
-    "float": (float, np.floating),
+_PYTHON_TYPES: dict[FieldKind, tuple[type, ...]] = {
+    BYTES: (bytes, bytearray, memoryview),
+    STR: (str,),
+    INT: (bool, int, np.integer, np.bool_),
+    FLOAT: (float, np.floating),
 }
 _MAGIC = (b"\xff\xd8\xff", b"\x89PNG\r\n", b"BM", b"II*\0", b"MM\0*")
 _IMAGE_NAMES = ("image", "img", "gray", "photo", "picture", "frame")
