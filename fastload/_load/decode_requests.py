@@ -54,27 +54,31 @@ def make_requests(
     """Builds a request for each image or mask of a field.
 
     Args:
-        records: The records of the batch. number: Number of the field in the dataset. plan: Plan
-        rows of the images. exact: Never decode at a reduced scale. mask_bits: Bits per pixel of a
-        mask; 0 for images. unpackers: Threads for codecs that the decode threads cannot read (PNG,
-        deflated masks). zlib
-            and Pillow release the GIL.
+        records: The records of the batch.
+        number: Number of the field in the dataset.
+        plan: Plan rows of the images.
+        exact: Never decode at a reduced scale.
+        mask_bits: Bits per pixel of a mask; 0 for images.
+        unpackers: Threads for codecs that the decode threads cannot read (PNG, deflated masks).
+            zlib and Pillow release the GIL.
     """
-    requests = np.zeros(len(plan), REQUEST)
     module = core()
     if module is None:
+        requests = np.zeros(len(plan), REQUEST)
         filled = _fill_in_python(requests, records, number, plan, exact=exact, mask_bits=mask_bits)
     else:
+        memory = np.empty(len(plan) * REQUEST.itemsize, np.uint8)
         n_bytes, packed = module.image_requests(
             records.table.view(np.uint8),
             plan.numbers,
-            requests.view(np.uint8),
+            memory,
             field=number,
             first=records.first,
             mask_bits=mask_bits,
             filter=NEAREST if mask_bits else plan.filter,
             exact=exact,
         )
+        requests = np.frombuffer(memory, REQUEST)
         filled = _Filled(n_bytes, packed)
     faults: dict[int, SlotFault] = {}
     if not filled.packed:
