@@ -50,6 +50,28 @@ def test_boxes_are_pixels_and_splits_are_found(layout: str, tmp_path: Path) -> N
         assert len(samples_of(YoloSource(root, split="val"))) == 1
 
 
+@pytest.mark.parametrize("folder", ["images/test", "test/images"])
+def test_a_split_without_labels_is_not_lost(folder: str, tmp_path: Path) -> None:
+    make(tmp_path, "ultralytics" if folder.startswith("images") else "roboflow")
+    put_image(tmp_path / folder / "c.jpg")
+    source = YoloSource(tmp_path)
+    assert source.fields[-1].classes == ("train", "val", "test")
+    assert [each.source for each in samples_of(source)][-1] == f"{folder}/c.jpg"
+
+
+def test_images_next_to_split_folders_are_not_lost(tmp_path: Path) -> None:
+    make(tmp_path, "ultralytics", a="0 0.5 0.5 1 1\n")
+    put_image(tmp_path / "images" / "c.jpg")
+    samples = samples_of(YoloSource(tmp_path))
+    assert [each.source for each in samples] == [
+        "images/c.jpg",
+        "images/train/a.jpg",
+        "images/val/b.jpg",
+    ]
+    assert [len(each.values["boxes"]) for each in samples] == [0, 1, 0]
+    assert "split" not in samples[0].values
+
+
 def test_a_rotated_image_has_boxes_in_its_upright_pixels(tmp_path: Path) -> None:
     make(tmp_path, "flat", a="0 0.5 0.5 1 1\n")
     exif = Image.Exif()

@@ -177,6 +177,11 @@ def raise_if_refused(ref: Ref) -> None:
         raise BadImage(str(ref["refused"]), source=str(ref.get("path", "")))
 
 
+def numbered_categories(names: Iterable[str]) -> Info:
+    """Returns the ``info`` of a source whose boxes are labeled with these classes, as in COCO."""
+    return {"categories": [{"id": number, "name": name} for number, name in enumerate(names)]}
+
+
 # The usual names of splits, in their usual order.
 SPLITS = ("train", "training", "val", "valid", "validation", "dev", "test", "testing")
 

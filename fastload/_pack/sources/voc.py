@@ -13,12 +13,12 @@ from fastload._pack.files import is_image_name, printable, raw_name, read_bounde
 from fastload._pack.sources.base import (
     SPLITS,
     Encoded,
-    Info,
     Ref,
     Sample,
     Value,
     choose_splits,
     entry_refs,
+    numbered_categories,
     raise_if_refused,
 )
 from fastload._store.fields import Field
@@ -77,9 +77,7 @@ class VocSource:
             *([Field("mask", "mask")] if masks else []),
             *([Field("split", "int", classes=self.splits)] if self.splits else []),
         )
-        self.info: Info = {
-            "categories": [{"id": i, "name": name} for i, name in enumerate(self.classes)]
-        }
+        self.info = numbered_categories(self.classes)
 
     def refs(self) -> Iterator[Ref]:
         """Yields the path of each annotated image of the chosen splits."""

@@ -19,12 +19,12 @@ from fastload._pack.pillow import upright_size
 from fastload._pack.sources.base import (
     SPLITS,
     Encoded,
-    Info,
     Ref,
     Sample,
     Value,
     choose_splits,
     entry_refs,
+    numbered_categories,
     raise_if_refused,
     visible_folders,
 )
@@ -79,9 +79,7 @@ class YoloSource:
             *([Field("keypoints", "points", list=True)] if self._keypoint_shape else []),
             *([Field("split", "int", classes=names)] if names else []),
         )
-        self.info: Info = {
-            "categories": [{"id": i, "name": name} for i, name in enumerate(self.classes)]
-        }
+        self.info = numbered_categories(self.classes)
 
     def refs(self) -> Iterator[Ref]:
         """Yields the path of each image."""
@@ -198,15 +196,17 @@ def _find_splits(root: Path) -> list[_Split]:
     if not root.is_dir():
         return []
     if (root / "images").is_dir() and (root / "labels").is_dir():
-        inner = [name for name in _folders(root / "images") if (root / "labels" / name).is_dir()]
-        return [_Split(name, f"images/{name}", f"labels/{name}") for name in inner] or [
-            _Split("", "images", "labels")
-        ]
-    return [
-        _Split(name, f"{name}/images", f"{name}/labels")
-        for name in _folders(root)
-        if (root / name / "images").is_dir() and (root / name / "labels").is_dir()
-    ]
+        inner = _folders(root / "images")
+        mirrored = any((root / "labels" / name).is_dir() for name in inner)
+        # Images next to the folders belong to no split: the folders are then not splits.
+        if not mirrored or any(is_image_name(each.name) for each in (root / "images").iterdir()):
+            return [_Split("", "images", "labels")]
+        return [_Split(name, f"images/{name}", f"labels/{name}") for name in inner]
+    names = [name for name in _folders(root) if (root / name / "images").is_dir()]
+    # One labeled split is enough: a test split often has no labels.
+    if not any((root / name / "labels").is_dir() for name in names):
+        return []
+    return [_Split(name, f"{name}/images", f"{name}/labels") for name in names]
 
 
 def _folders(root: Path) -> list[str]:
