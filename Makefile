@@ -6,7 +6,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check -q
 SOURCES := pyproject.toml constraints.txt CMakeLists.txt $(wildcard native/*/*.h native/*/*.cpp)
 CHECKED := fastload tools benchmarks examples tests
 
-.PHONY: help demo test test-pure lint format types unit docs bench peers wheel sanitize clean
+.PHONY: help demo test test-pure lint format types unit docs bench peers wheel sanitize fuzz clean
 help:            ## list these targets
 	@grep -Eh '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 14
 
@@ -21,6 +21,7 @@ $(VENV)/.installed: $(SOURCES)
 # the CPU, training frameworks).
 $(VENV)/.checks: $(VENV)/.installed
 	sh tools/jpeg_tools.sh
+	sh tools/chromium.sh
 	$(PIP) install packaging
 	$(BIN)/python tools/extras.py dev test > $@.txt
 	$(PIP) install -c constraints.txt -r $@.txt
@@ -67,6 +68,12 @@ wheel: $(VENV)/.checks  ## build a self-contained wheel in dist/ and test it in 
 
 sanitize: $(VENV)/.checks  ## run the core under AddressSanitizer, UBSan and ThreadSanitizer
 	$(BIN)/python -m tools.sanitize
+
+SECONDS ?= 600
+fuzz: $(VENV)/.checks      ## fuzz every parser of untrusted bytes for SECONDS=600
+	sh tools/fuzz_tools.sh
+	$(PIP) install -c constraints.txt atheris
+	$(BIN)/python -m tools.fuzz $(SECONDS)
 
 clean:                     ## remove everything that the other targets created
 	rm -rf $(VENV) .venv-pure .venv-peers build dist demo .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -58,6 +58,8 @@ WORKS = (
     Work("128x128 gray JPEG", "gray", batch_size=256),
     Work("128x128 gray JPEG, full shuffle", "gray", batch_size=256, shuffle="full"),
     Work("128x128 gray raw", "gray", batch_size=256, pack=(("encode", "raw"),)),
+    Work("36x36 color JPEG of 1 kB", "tiny-color", batch_size=256),
+    Work("28x28 gray raw", "tiny-gray", batch_size=256, pack=(("encode", "raw"),)),
 )
 
 
@@ -196,7 +198,7 @@ def _packed(work: Work, trees: Sequence[Tree], folder: Path) -> list[Path]:
     return paths
 
 
-def write_images(folder: Path, *, copies: int, small: int, mosaics: int) -> None:
+def write_images(folder: Path, *, copies: int, small: int, tiny: int, mosaics: int) -> None:
     """Writes the source images: photographs, mosaics of them, and small gray and color crops."""
     import numpy as np
     import simplejpeg
@@ -221,11 +223,17 @@ def write_images(folder: Path, *, copies: int, small: int, mosaics: int) -> None
         _write(folder / "mosaics" / "a" / f"{number:04}.jpg", data)
     random = np.random.default_rng(0)
     tiles = [np.asarray(photo.resize((256, 256))) for photo in photos]
-    for number in range(small):
-        x, y = random.integers(0, 129, 2)
-        crop = np.ascontiguousarray(tiles[number % len(tiles)][y : y + 128, x : x + 128])
-        gray = np.ascontiguousarray(crop.mean(2).astype(np.uint8)[:, :, None])
-        for name, pixels, space in (("color", crop, "RGB"), ("gray", gray, "GRAY")):
+    for name, count, side, space in (
+        ("color", small, 128, "RGB"),
+        ("gray", small, 128, "GRAY"),
+        ("tiny-color", tiny, 36, "RGB"),
+        ("tiny-gray", tiny, 28, "GRAY"),
+    ):
+        for number in range(count):
+            x, y = random.integers(0, 257 - side, 2)
+            pixels = np.ascontiguousarray(tiles[number % len(tiles)][y : y + side, x : x + side])
+            if space == "GRAY":
+                pixels = np.ascontiguousarray(pixels.mean(2).astype(np.uint8)[:, :, None])
             path = folder / name / "ab"[number % 2] / f"{number:06}.jpg"
             _write(path, simplejpeg.encode_jpeg(pixels, quality=90, colorspace=space))
 
@@ -253,6 +261,7 @@ def main() -> int:
     parser.add_argument("--threads", type=int, nargs="+", default=[2])
     parser.add_argument("--copies", type=int, default=8, help="copies of each photograph")
     parser.add_argument("--small", type=int, default=8192, help="images of 128x128")
+    parser.add_argument("--tiny", type=int, default=32768, help="images of 28x28 and 36x36")
     parser.add_argument("--mosaics", type=int, default=64, help="images of 1920x1280")
     parser.add_argument("--only", default="", help="works whose name contains this")
     parser.add_argument("--folder", type=Path, help="where the datasets are written")
@@ -266,7 +275,13 @@ def main() -> int:
         print(f"machine: {_machine()}")
         for label, fact in zip(("before", "after"), facts, strict=True):
             print(f"{label}: " + ", ".join(f"{key} {value}" for key, value in fact.items()))
-        write_images(folder, copies=options.copies, small=options.small, mosaics=options.mosaics)
+        write_images(
+            folder,
+            copies=options.copies,
+            small=options.small,
+            tiny=options.tiny,
+            mosaics=options.mosaics,
+        )
         print(
             f"\n{'work':32} {'threads':>7} {'n':>3}  {'images/s before':>22} {'after':>22}  "
             f"{'after / before':>20}  {'the same, CPU time':>20}"

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks.decode_rows import misses
-from fastload._common.tables import markdown
+from benchmarks.page_parts import markdown
 from fastload._tools.bench.measure import number
 
 Found = Mapping[str, Any]

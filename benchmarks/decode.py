@@ -34,7 +34,7 @@ from benchmarks.decode_stages import SIMD, stages
 from benchmarks.machine import describe, quartiles, spread
 from benchmarks.works import Work, all_works, write_job
 from fastload._common.native import core
-from fastload._tools.bench.machine import commit
+from fastload._tools.bench.measure import commit
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORD = ROOT / "benchmarks" / "results" / "decode_instructions.json"

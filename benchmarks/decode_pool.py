@@ -113,6 +113,7 @@ def bare_loop(batch: DecodeBatch) -> BareLoop:
         fill=(0, 0, 0),
         mean=pixels.mean_values(3),
         std=pixels.std_values(3),
+        bits=8,
     )
     return BareLoop(*seconds)
 

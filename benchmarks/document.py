@@ -7,18 +7,25 @@ python -m benchmarks.document --check    exits with 1 if the page is not up to d
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from benchmarks import accuracy
 from benchmarks.core_page import Found, Section, decode, load, pack, plain
+from benchmarks.page_parts import bar_plot, markdown
+from benchmarks.peers.pack_speed import photos_table
 from benchmarks.trainers_page import trainers
-from fastload._common.tables import markdown
-from fastload._tools.bench.charts import Curve, bar_plot, line_plot
+from fastload._tools.bench.charts import Curve, line_plot
 from fastload._tools.bench.measure import number
 from fastload._tools.charts import svg_file
+
+if TYPE_CHECKING:
+    from benchmarks.peers.peers import Entry
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -35,9 +42,9 @@ No figure was typed by hand. Each run states its machine, versions, number of ro
 (quartiles in brackets). **None of these runs used a GPU.** To measure on your machine:
 
 ```sh
-fastload bench decode DATASET --size 256 --plot scaling.html     # every backend, by thread count
-fastload bench load DATASET --against torch FOLDER --compute 50  # compare with a torch DataLoader
-fastload bench io DATASET                                        # read orders, cold and warm
+fastload bench decode DATASET --size 256 --plot scaling.html  # every backend, by thread count
+fastload bench load DATASET --split train --against torch FOLDER  # compare with a torch DataLoader
+fastload bench io DATASET                                     # read orders, cold and warm
 make peers                                                       # other loaders
 ```
 
@@ -46,17 +53,31 @@ consumer's time that is spent waiting for data. *p50* and *p99* are percentiles 
 batches. *RRC 224* is a random resized crop to 224 x 224 pixels."""
 
 
-def peers(found: Found) -> Section:
-    """The comparison with other loaders."""
+def peers(found: Found, *, plot: str = "peers") -> Section:
+    """The comparison with other loaders. ``plot`` is the start of the names of its plots."""
+    has_exact = any(
+        line["peer"] == "fastload-exact" for work in found["works"] for line in work["lines"]
+    )
     paragraphs = [
         f"Each loader has {found['workers']} workers or threads and runs in its own process, with "
         f"the settings that its documentation recommends. {found['rounds']} interleaved rounds of "
         f"at least {found['seconds']:g} s; `uint8` batches. Memory is the private and shared "
         "memory of all processes of a loader. *fastload is* gives the speed of fastload relative "
-        "to the loader."
+        "to the loader.",
+        "fastload decodes at 1/2, 1/4 or 1/8 of the resolution where a crop has at least twice the "
+        "size of the output; the last column says so. All other loaders here decode at full "
+        "resolution. *fastload, exact=True* does the same work as they do."
+        + (
+            ""
+            if has_exact
+            else " This run does not contain it, so part of the difference to fastload may come "
+            "from the reduced scale, except for the gray images, which are not resized."
+        ),
     ]
     plots = {}
-    titles = _titles()
+    entries = _peers()
+    titles = {name: entry.title for name, entry in entries.items()}
+    reduced = {name for name, entry in entries.items() if entry.reduced}
     for work in found["works"]:
         lines = sorted(work["lines"], key=lambda line: -line["images_per_s"]["median"])
         fastload_per_s = next(
@@ -71,10 +92,11 @@ def peers(found: Found) -> Section:
                 else "",
                 number(line["cpu_ms"]["median"]),
                 number(line["peak_mb"]),
+                "reduced" if line["peer"] in reduced else "full",
             )
             for line in lines
         ]
-        name = f"peers-{work['work']}.svg"
+        name = f"{plot}-{work['work']}.svg"
         if lines:
             values = {
                 titles.get(line["peer"], line["peer"]): _triple(line["images_per_s"])
@@ -84,7 +106,10 @@ def peers(found: Found) -> Section:
             plots[name] = svg_file(bars)
             paragraphs += [f"### {work['title']}", f"![{work['title']}]({PLOTS}/{name})"]
             paragraphs.append(
-                markdown(("loader", "images/s", "fastload is", "CPU ms/image", "memory MB"), rows)
+                markdown(
+                    ("loader", "images/s", "fastload is", "CPU ms/image", "memory MB", "decoded"),
+                    rows,
+                )
             )
         paragraphs += [
             f"{titles.get(peer, peer)}: {why}" for peer, why in work["absent"].items()
@@ -121,24 +146,31 @@ def _packing(packing: Found, titles: Mapping[str, str]) -> list[str]:
 
 def train(found: Found) -> Section:
     """Accuracy and time of a small training run."""
-    rows = []
-    for name, runs in found["runs"].items():
-        values = [run["accuracy"] for run in runs]
-        rows.append(
-            (
-                name,
-                f"{statistics.mean(values):.1%} [{min(values):.1%}-{max(values):.1%}]",
-                number(statistics.median(run["epoch_s"] for run in runs)),
-                f"{statistics.mean(run['waiting'] for run in runs):.0%}",
-            )
+    accuracies = {name: [run["accuracy"] for run in runs] for name, runs in found["runs"].items()}
+    seeds = len(next(iter(accuracies.values())))
+    enough = seeds >= accuracy.ENOUGH
+    rows = [
+        (
+            name,
+            *([_accuracy(accuracies[name])] if enough else []),
+            number(statistics.median(run["epoch_s"] for run in runs)),
+            f"{statistics.mean(run['waiting'] for run in runs):.0%}",
         )
-    seeds = len(next(iter(found["runs"].values())))
+        for name, runs in found["runs"].items()
+    ]
     return [
-        f"{found['images']} generated images, {found['epochs']} epochs, {seeds} seeds; accuracy on "
-        "validation images, mean and range over the seeds.",
-        markdown(("loader", "accuracy", "s/epoch", "waiting"), rows),
-        found["verdict"],
+        f"{found['images']} generated images, {found['epochs']} epochs, {seeds} seeds."
+        + (" Accuracy on validation images: mean ± standard deviation, range." if enough else ""),
+        markdown(("loader", *(["accuracy"] if enough else []), "s/epoch", "waiting"), rows),
+        accuracy.verdict(accuracies),
     ], {}
+
+
+def _accuracy(values: Sequence[float]) -> str:
+    return (
+        f"{statistics.mean(values):.1%} ± {statistics.stdev(values):.1%} "
+        f"[{min(values):.1%}-{max(values):.1%}]"
+    )
 
 
 def bench_decode(found: Found) -> Section:
@@ -239,12 +271,39 @@ def bench_load(found: Found) -> Section:
     ], {}
 
 
+def pack_speed(found: Found) -> Section:
+    table = photos_table(found["seconds"], found["n"])
+    rounds = len(next(iter(found["seconds"].values())))
+    tiny = (
+        [
+            f"{found['tiny']:,} JPEGs of 1 KB from one tar file, packed once: "
+            f"{found['tiny'] / found['tiny_seconds']:,.0f} samples/s."
+        ]
+        if "tiny" in found
+        else []
+    )
+    return [
+        f"{found['n']:,} photos (the corpus, repeated), {rounds} interleaved rounds. The last two "
+        "columns say how many times as fast as this writer fastload is, with its defaults and "
+        "with `--encode copy`. fastload syncs what it writes; Streaming and the first `cp` do not.",
+        markdown(table.headings, table.rows),
+        *tiny,
+    ], {}
+
+
 # File, title, command that records it, and function that renders it, in the order of the page.
 SECTIONS: tuple[tuple[str, str, str, Callable[[Found], Section]], ...] = (
     ("peers", "fastload and other loaders", "make peers", peers),
     (
+        "peers_exact",
+        "fastload at full resolution",
+        "python -m benchmarks.peers --peers fastload,fastload-exact,torch-pil,torch-cv2 "
+        "--no-packing --json benchmarks/results/peers_exact.json",
+        functools.partial(peers, plot="exact"),
+    ),
+    (
         "train",
-        "Training: same accuracy, less waiting",
+        "Training a small model",
         "python -m benchmarks.train --json benchmarks/results/train.json",
         train,
     ),
@@ -298,14 +357,29 @@ SECTIONS: tuple[tuple[str, str, str, Callable[[Found], Section]], ...] = (
         "python -m benchmarks.pack --json benchmarks/results/pack.json",
         pack,
     ),
+    (
+        "pack_speed",
+        "Packing compared with other writers, on a disk",
+        ".venv-peers/bin/python -m benchmarks.peers.pack_speed --tiny 1000000 "
+        "--json benchmarks/results/pack_speed.json",
+        pack_speed,
+    ),
+    (
+        "pack_speed_memory",
+        "Packing compared with other writers, in memory",
+        "TMPDIR=/dev/shm .venv-peers/bin/python -m benchmarks.peers.pack_speed --rounds 7 "
+        "--json benchmarks/results/pack_speed_memory.json",
+        pack_speed,
+    ),
 )
+ELSEWHERE = ("engines", "plan_scale")  # runs that other pages show
 
 
 def render(results: Path = RESULTS) -> dict[str, str]:
     """All files of the page, by their path below docs/."""
     page = [HEAD]
     files = dict[str, str]()
-    known = {name for name, *_ in SECTIONS}
+    known = {*ELSEWHERE, *(name for name, *_ in SECTIONS)}
     others = sorted(path.stem for path in results.glob("*.json") if path.stem not in known)
     for name, title, command, shown in (
         *SECTIONS,
@@ -367,10 +441,10 @@ def _triple(value: Found) -> tuple[float, float, float]:
     return value["median"], value["low"], value["high"]
 
 
-def _titles() -> dict[str, str]:
+def _peers() -> Mapping[str, Entry]:
     from benchmarks.peers.peers import PEERS
 
-    return {name: entry.title for name, entry in PEERS.items()}
+    return PEERS
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -37,7 +37,7 @@ from benchmarks.loads import (
     write_gray,
 )
 from benchmarks.machine import describe, quartiles, spread
-from fastload._tools.bench.machine import commit
+from fastload._tools.bench.measure import commit
 
 RECORD = Path(__file__).resolve().parent / "results" / "load.json"
 PACKAGES = ("torch", "opencv-python-headless", "lmdb")

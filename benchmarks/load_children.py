@@ -9,7 +9,7 @@ from typing import Any
 
 from benchmarks.load_rows import Row, middle
 from benchmarks.loads import pack_blobs
-from fastload._tools.bench.readers import evict
+from fastload._tools.bench.io import evict
 
 EPOCH = """import fastload, sys, time
 make = fastload.DataLoader           # imports torch

@@ -21,6 +21,7 @@ from fastload._store.columns import ColumnWriter
 from fastload._store.dataset import open_dataset
 from fastload._store.fields import Field
 from fastload._store.manifest import NAME, Manifest, Shard, dump, expected_columns
+from fastload._store.properties import Properties
 
 FIELDS = (
     Field("image", "image"),
@@ -37,7 +38,19 @@ def make(folder: Path, n: int, n_shards: int) -> None:
         path = folder / f"shard-{number:05}.lmdb"
         path.touch()
         os.truncate(path, 512 << 20)
-        shards.append(Shard(path.name, 512 << 20, end - first, first, "0" * 64, "0" * 64))
+        shards.append(
+            Shard(
+                path.name,
+                512 << 20,
+                end - first,
+                first,
+                first,
+                4096,
+                "0" * 8,
+                "0" * 64,
+                "0" * 64,
+            )
+        )
     columns = []
     for name, dtype in expected_columns(FIELDS).items():
         with ColumnWriter(folder, name, dtype, width=2 if name == "_blocks" else 1) as writer:
@@ -49,7 +62,12 @@ def make(folder: Path, n: int, n_shards: int) -> None:
             )
             columns.append(writer.finish())
     manifest = Manifest(
-        n_samples=n, fields=FIELDS, shards=tuple(shards), columns=tuple(columns), content="0" * 64
+        n_samples=n,
+        fields=FIELDS,
+        properties=tuple(Properties() for _ in FIELDS),
+        shards=tuple(shards),
+        columns=tuple(columns),
+        content="0" * 64,
     )
     (folder / NAME).write_bytes(dump(manifest))
 
@@ -65,7 +83,7 @@ def main() -> int:
     parser.add_argument("--samples", type=int, default=10_000_000)
     parser.add_argument("--shards", type=int, default=2200)
     options = parser.parse_args()
-    for key, value in describe("lmdb").items():
+    for key, value in describe().items():
         print(f"{key:>12}: {value}")
     with tempfile.TemporaryDirectory() as name:
         make(Path(name), options.samples, options.shards)

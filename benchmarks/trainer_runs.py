@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import csv
 import importlib
 import itertools
@@ -29,6 +30,7 @@ WAYS = ("plain", "fastload", "no loading")
 EPOCHS = 2  # the loss is taken from the second
 FILLING = 4  # steps at the start of an epoch in which the prefetch queue fills
 EMPTYING = 4  # steps at its end in which the queue drains
+HELD = 8  # batches that "no loading" keeps in memory and repeats
 # Imported once by the fork server: torch takes 3 s to import, and its optimizers another 2 s.
 PRELOADED = ("torch._dynamo", "benchmarks.trainer_runs")
 
@@ -43,14 +45,16 @@ class Trainer:
     made: int  # number of different samples, which an epoch repeats
     batch_size: int
     steps: int  # per epoch
-    train: str = "."  # subfolder with the training samples
+    train: str = "."  # subfolder with the samples of the training split
     encode: str = "keep"
 
 
 # With these batch sizes a step takes 0.1 to 0.5 s on two cores: a few seconds contain enough steps,
 # and a step lasts longer than most slow moments of a virtual machine.
 TRAINERS = {
-    "lanes": Trainer("A", "1920x1280 to 960x720, polylines", openlane.make, 16, 2, 24),
+    "lanes": Trainer(
+        "A", "1920x1280 to 960x720, polylines", openlane.make, 16, 2, 24, "annotations/training"
+    ),
     "bev": Trainer("B", "six cameras of 1600x900 to 704x256", nuscenes.make, 8, 1, 24),
     "gray": Trainer("C", "128x128 gray", gray.make, 320, 96, 24, "train", "raw"),
     "captcha": Trainer("D", "320x160, keypoints", captcha.make, 160, 24, 24),
@@ -77,15 +81,6 @@ class Data:
 
     source: Path
     packed: Path
-    validation: tuple[Path, Path] | None = None  # source, packed
-
-    def arguments(self, way: str) -> list[str]:
-        """The command-line arguments for this dataset."""
-        number = 0 if way == "plain" else 1
-        return [
-            str((self.source, self.packed)[number]),
-            *(["--val", str(self.validation[number])] if self.validation else []),
-        ]
 
 
 def prepare(name: str, trainer: Trainer, folder: Path) -> Data:
@@ -93,21 +88,17 @@ def prepare(name: str, trainer: Trainer, folder: Path) -> Data:
     images = folder / "images"
     need = trainer.steps * trainer.batch_size
     trainer.make(images, n=min(trainer.made, need), jobs=os.cpu_count() or 1)
-    source = images / trainer.train
     packed = folder / "packed"
     {"lanes": _repeat_frames, "bev": _repeat_rigs, "captcha": _repeat_rows}.get(
         name, _repeat_files
-    )(source, need)
+    )(images / trainer.train, need)
     if name == "captcha":
         fastload.pack(
-            captcha_rows(str(source)), packed, fields={"image": "image", "points": "points"}
+            captcha_rows(str(images)), packed, fields={"image": "image", "points": "points"}
         )
     else:
-        fastload.pack(source, packed, encode=trainer.encode)
-    if name != "classifier":
-        return Data(source, packed)
-    fastload.pack(images / "val", folder / "packed-val")
-    return Data(source, packed, (images / "val", folder / "packed-val"))
+        fastload.pack(images, packed, encode=trainer.encode)
+    return Data(images, packed)
 
 
 def _repeat_files(source: Path, need: int) -> None:
@@ -122,7 +113,7 @@ def _repeat_files(source: Path, need: int) -> None:
 
 def _repeat_frames(source: Path, need: int) -> None:
     """Copies label files, which keep referring to the same images."""
-    files = sorted((source / "annotations").rglob("*.json"))
+    files = sorted(source.rglob("*.json"))
     for number in range(len(files), need):
         file = files[number % len(files)]
         shutil.copyfile(file, file.with_name(f"{file.stem}-{number}.json"))
@@ -152,7 +143,7 @@ def trained(
     context.set_forkserver_preload(list(PRELOADED))
     metrics = folder / f"{name}-{way.replace(' ', '-')}-{seed}.jsonl"
     words = [
-        *data.arguments(way),
+        str(data.source if way == "plain" else data.packed),
         "--batch-size",
         str(trainer.batch_size),
         "--epochs",
@@ -188,7 +179,6 @@ def _run(name: str, words: list[str], way: str, answer: Connection) -> None:
         f"examples.{name}_torch" if way == "plain" else f"examples.{name}"
     )
     parser = arguments(None, batch_size=1, epochs=1)
-    parser.add_argument("--val")
     parser.set_defaults(accumulate=4, compile=False, save_every=0, resume=None)
     with running(parser.parse_args(words)) as run:
         probe = _Probe(run.probe, repeat=way == "no loading")
@@ -199,7 +189,8 @@ def _run(name: str, words: list[str], way: str, answer: Connection) -> None:
 class _Probe:
     """A step probe that also records the CPU time that the host takes during each step.
 
-    With ``repeat``, the loader returns its first batch in every step.
+    With ``repeat``, the loader returns its first HELD batches again and again. A single batch would
+    change the training itself: the model soon fits it, and the time of a step depends on that.
     """
 
     def __init__(self, probe: fastload.StepProbe, *, repeat: bool) -> None:
@@ -211,8 +202,9 @@ class _Probe:
         if self._repeat:
             n = len(loader)
             batches = iter(loader)
-            loader = _Repeated(next(batches), n)
-            del batches  # stops the threads of the loader
+            # Copied: the loader's buffers are freed, and its threads end with the iterator.
+            loader = _Repeated(copy.deepcopy(list(itertools.islice(batches, HELD))), n)
+            del batches
         steps = iter(self._probe.watch(loader))
         before = 0.0
         for number in itertools.count():
@@ -233,14 +225,14 @@ class _Probe:
 
 @dataclass(frozen=True, slots=True)
 class _Repeated:
-    batch: Any
+    batches: list[Any]
     n: int
 
     def __len__(self) -> int:
         return self.n
 
     def __iter__(self) -> Iterator[Any]:
-        return itertools.repeat(self.batch, self.n)
+        return itertools.islice(itertools.cycle(self.batches), self.n)
 
 
 def figures(

@@ -5,10 +5,12 @@
 Takes about 10 minutes on 2 cores and compares samples/s, final loss, waiting and the variation of
 the step time. Every round runs each trainer in three ways, each in its own process and in reverse
 order in every second round: plain (torch's DataLoader with two worker processes), with fastload,
-and without loading (the first batch is repeated, so no loader can be faster). All ways see the same
-samples equally often and start from the same weights; each round has its own seed. The figures are
-from the metrics.jsonl of the trainers, one row per step. Only the middle of each epoch counts,
-because the prefetch queue fills and drains at its ends.
+and without loading (a few batches are kept in memory and repeated). No loader can be faster than
+that, so the ratio is taken round by round, with its spread: a spread that lies above 100 % means
+that the machine changed between the runs, and the page then makes no statement. Plain and fastload
+see the same samples equally often and start from the same weights; each round has its own seed. The
+figures are from the metrics.jsonl of the trainers, one row per step. Only the middle of each epoch
+counts, because the prefetch queue fills and drains at its ends.
 
 Variation is the standard deviation of the step time divided by its mean; the target applies to it.
 The variation from step to step (benchmarks/evenness.py) excludes slow changes, such as a virtual
@@ -45,8 +47,7 @@ from benchmarks.trainer_runs import (
     trained,
 )
 from fastload._common.tables import Table
-from fastload._tools.bench.machine import commit
-from fastload._tools.bench.measure import spread
+from fastload._tools.bench.measure import commit, spread
 
 PACKAGES = ("torch", "pillow", "lmdb")
 BAR = 0.10  # target for the variation of the step time with fastload
@@ -141,6 +142,12 @@ def row(name: str, trainer: Trainer, ways: Mapping[str, Sequence[Trained]]) -> d
         "counted": fastload[0].steps,
         "disturbed": {way: sum(each.disturbed for each in own) for way, own in ways.items()},
         "gain": spread(gains).as_json(),
+        "reached": spread(
+            [
+                one.samples_per_s / other.samples_per_s
+                for one, other in zip(fastload, no_loading, strict=True)
+            ]
+        ).as_json(),
         **figures,
         "own_work": own_work,
         "limit": limit(own_work),

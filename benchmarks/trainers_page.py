@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fastload._common.tables import markdown
+from benchmarks.page_parts import markdown
 from fastload._tools.bench.measure import number
 
 Found = Mapping[str, Any]
@@ -25,8 +25,9 @@ ABOUT = """The trainers of `examples/` on generated images: {rounds} interleaved
 epochs, each run in its own process, with the order reversed in every second round. The first
 {first} and last {last} steps of an epoch, in which the prefetch queue fills and drains, do not
 count. *Plain* is torch's DataLoader with two worker processes that read the image files. *No
-loading* repeats the first batch, so no loader can be faster. *Variation* is the standard deviation
-of the step time divided by its mean.
+loading* repeats batches that are already in memory: no loader can be faster, so a ratio above 100 %
+is the noise of the machine. Ratios are taken round by round; brackets are quartiles. *Variation* is
+the standard deviation of the step time divided by its mean.
 
 **The model and the loader share these {cpus} cores.** CPU time that the loader uses is missing in
 the step, so much of the cost of the plain loader appears as longer steps and not as waiting. On a
@@ -77,7 +78,7 @@ def _speeds(row: Found) -> tuple[str, ...]:
         _spread(speed["plain"]),
         _spread(speed["fastload"]),
         f"{gain['median']:.2f} x [{gain['low']:.2f}-{gain['high']:.2f}]",
-        _spread(speed["no loading"]),
+        "disturbed" if row["reached"]["low"] > 1 else _spread(speed["no loading"]),
         *(f"{row['waiting'][way]['median']:.1%}" for way in ("plain", "fastload")),
         *(f"{row['variation'][way]['median']:.1%}" for way in ("plain", "fastload", "no loading")),
     )
@@ -110,13 +111,18 @@ def _losses(row: Found) -> tuple[str, ...]:
 
 def _summary(row: Found) -> str:
     """What limits a plain step, and how close fastload is to no loading at all."""
-    reached = (
-        row["samples_per_s"]["fastload"]["median"] / row["samples_per_s"]["no loading"]["median"]
-    )
+    name = f"{row['letter']} {row['name']}"
+    reached = row["reached"]
+    if reached["low"] > 1:
+        return (
+            f"{name}: no statement. The run without loading was slower than the run with fastload, "
+            "which a loader cannot cause: the baseline was disturbed and has to be measured again."
+        )
+    shown = f"{reached['median']:.0%} [{reached['low']:.0%}-{reached['high']:.0%}]"
     return (
-        f"{row['letter']} {row['name']}: {LIMITS[row['limit']]} (without loading, a step takes "
-        f"{row['own_work']:.0%} of its time). With fastload the trainer reaches {reached:.0%} of "
-        "its speed without loading."
+        f"{name}: {LIMITS[row['limit']]} (without loading, a step takes {row['own_work']:.0%} of "
+        f"its time). With fastload the trainer reaches {shown} of its speed without loading"
+        + (", so the two are not distinguishable." if reached["high"] >= 1 else ".")
     )
 
 

@@ -23,7 +23,7 @@ from benchmarks.loads import RRC, pack_photos
 from benchmarks.machine import describe, spread
 from fastload import transforms as T
 from fastload._finish.warp import sample_affine, warp_affine
-from fastload._plan.warps import WarpAffine
+from fastload._plan.warps import affine_op
 from fastload.transforms import compile
 
 AFFINE = T.RandomAffine(15, (0.1, 0.1), (0.9, 1.1), 5)
@@ -53,7 +53,7 @@ def main() -> int:
     x = torch.rand(N, 3, 224, 224) * 255
     inverse = torch.from_numpy(rows.parameters)
     fill = torch.zeros(1)
-    op = WarpAffine((0,))
+    op = affine_op((0,))
     _print(
         "224x224x3 rotated, us per image",
         _compared(

@@ -3,9 +3,9 @@
 It resumes in the middle of an epoch, and supports channels_last and torch.compile.
 
 python -m tools.makedata imagenet images --n 600
-fastload pack images/train packed/train && fastload pack images/val packed/val
-python -m examples.classifier packed/train --val packed/val --amp --save-every 10
-python -m examples.classifier packed/train --val packed/val --resume checkpoint.pt
+fastload pack images packed
+python -m examples.classifier packed --amp --save-every 10
+python -m examples.classifier packed --resume checkpoint.pt
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ def loaders(run: Run) -> tuple[fastload.DataLoader, fastload.DataLoader]:
     norm = T.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
     train = fastload.DataLoader(
         options.data,
+        split="train",
         batch_size=options.batch_size,
         shuffle=True,
         drop_last=True,
@@ -47,7 +48,8 @@ def loaders(run: Run) -> tuple[fastload.DataLoader, fastload.DataLoader]:
         transform=[T.RandomResizedCrop(side, scale=(0.35, 1.0)), T.HorizontalFlip(), norm],
     )
     val = fastload.DataLoader(
-        options.val or options.data,
+        options.data,
+        split="val",
         batch_size=options.batch_size,
         last_batch="partial",
         device=run.device,
@@ -88,7 +90,7 @@ def save(path: Path, **parts: Any) -> None:
 def train(run: Run) -> list[float]:
     options = run.options
     loader, val = loaders(run)
-    net = network(len(loader.packed.classes["label"])).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    net = network(len(loader.classes)).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     model = run.model(net)
     step_model = torch.compile(model) if options.compile else model
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, fused=run.device.type == "cuda")
@@ -126,7 +128,6 @@ def train(run: Run) -> list[float]:
 
 if __name__ == "__main__":
     parser = arguments(__doc__, batch_size=32, epochs=8)
-    parser.add_argument("--val", help="packed dataset to validate on")
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--save-every", type=int, default=0, metavar="STEPS")
     parser.add_argument("--resume", metavar="CHECKPOINT")

@@ -1,7 +1,7 @@
 """Team E before fastload: class folders, torch's DataLoader with worker processes.
 
 python -m tools.makedata imagenet images --n 600
-python -m examples.classifier_torch images/train --val images/val --amp
+python -m examples.classifier_torch images --amp
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ class ClassFolders(torch.utils.data.Dataset[tuple[torch.Tensor, int]]):
 def loaders(run: Run) -> tuple[torch.utils.data.DataLoader[Any], torch.utils.data.DataLoader[Any]]:
     options, side = run.options, 64 if run.options.smoke else 224
     images, val = (
-        ClassFolders(options.data, side, augment=True),
-        ClassFolders(options.val or options.data, side, augment=False),
+        ClassFolders(f"{options.data}/train", side, augment=True),
+        ClassFolders(f"{options.data}/val", side, augment=False),
     )
     sampler = distributed_sampler(images, options.seed)
     shared: dict[str, Any] = {
@@ -131,7 +131,6 @@ def train(run: Run) -> list[float]:
 
 if __name__ == "__main__":
     parser = arguments(__doc__, batch_size=32, epochs=8)
-    parser.add_argument("--val", help="packed dataset to validate on")
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--save-every", type=int, default=0, metavar="STEPS")
     parser.add_argument("--resume", metavar="CHECKPOINT")

@@ -1,7 +1,7 @@
 """Team C: classification of 128x128 grayscale images, with one channel from file to model.
 
 python -m tools.makedata gray images --n 2000
-fastload pack images/train packed --encode raw
+fastload pack images packed --encode raw
 python -m examples.gray packed
 """
 
@@ -31,6 +31,7 @@ def train(run: Run) -> list[float]:
     options = run.options
     loader = fastload.DataLoader(
         options.data,
+        split="train",
         batch_size=options.batch_size,
         shuffle=True,
         drop_last=True,

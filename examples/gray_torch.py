@@ -1,7 +1,7 @@
 """Team C before fastload: one file per image, torch's DataLoader with worker processes.
 
 python -m tools.makedata gray images --n 2000
-python -m examples.gray_torch images/train
+python -m examples.gray_torch images
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class GrayImages(torch.utils.data.Dataset[tuple[torch.Tensor, int]]):
 
 def train(run: Run) -> list[float]:
     options = run.options
-    images = GrayImages(options.data)
+    images = GrayImages(f"{options.data}/train")
     sampler = distributed_sampler(images, options.seed)
     loader = torch.utils.data.DataLoader(
         images,

@@ -65,6 +65,7 @@ def train(run: Run) -> list[float]:
     size = (192, 256) if options.smoke else (720, 960)
     loader = fastload.DataLoader(
         options.data,
+        split="training",
         batch_size=options.batch_size,
         shuffle=True,
         drop_last=True,

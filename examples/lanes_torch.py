@@ -22,7 +22,7 @@ class Frames(torch.utils.data.Dataset[dict[str, Any]]):
     def __init__(self, folder: str, size: tuple[int, int]) -> None:
         self.size = size
         self.images = Path(folder) / "images"
-        self.labels = sorted((Path(folder) / "annotations").rglob("*.json"))
+        self.labels = sorted((Path(folder) / "annotations/training").rglob("*.json"))
 
     def __len__(self) -> int:
         return len(self.labels)

@@ -39,6 +39,12 @@ if TYPE_CHECKING:
     from fastload._decode.selftest_record import SelftestStatus, selftest_status
     from fastload._load.decoder import BackendChoice
     from fastload._load.loader import DataLoader
+    from fastload._pack.datasets.assembly import DatasetResult
+    from fastload._pack.datasets.diff import DiffResult, diff
+    from fastload._pack.datasets.exporting import ExportResult, export
+    from fastload._pack.datasets.filtering import filter_dataset
+    from fastload._pack.datasets.merge import append, merge
+    from fastload._pack.datasets.reindex import ReindexResult, reindex
     from fastload._pack.options import PackProgress, PackResult
     from fastload._pack.packer import pack
     from fastload._plan.rows import PlanRow
@@ -54,8 +60,13 @@ if TYPE_CHECKING:
     from fastload._tools.migrate.migration import Migration, migrate
     from fastload._tools.monitor.metrics_file import Metrics, read_metrics
     from fastload._tools.monitor.probe import StepProbe
-    from fastload._tools.monitor.series import GpuSummary
-    from fastload._tools.monitor.window import GpuWindow, HostWindow, Window, read_window
+    from fastload._tools.monitor.window import (
+        GpuSummary,
+        GpuWindow,
+        HostWindow,
+        Window,
+        read_window,
+    )
 
     open = open_dataset
 
@@ -70,8 +81,11 @@ __all__ = [
     "CorruptShard",
     "DataLoader",
     "Dataset",
+    "DatasetResult",
     "Diagnosis",
+    "DiffResult",
     "EventRow",
+    "ExportResult",
     "FastloadError",
     "Field",
     "FieldKind",
@@ -89,6 +103,7 @@ __all__ = [
     "PackResult",
     "PlanRow",
     "RecordedRuns",
+    "ReindexResult",
     "RunFigures",
     "RunRow",
     "SelftestStatus",
@@ -104,14 +119,20 @@ __all__ = [
     "Window",
     "WorkerDied",
     "__version__",
+    "append",
     "check_trainer",
     "diagnose",
+    "diff",
     "examine",
+    "export",
+    "filter_dataset",
+    "merge",
     "migrate",
     "native_status",
     "pack",
     "read_metrics",
     "read_window",
+    "reindex",
     "selftest_status",
     "transforms",
     "verify",
@@ -125,12 +146,15 @@ _LAZY = {
     "Ceiling": "fastload._tools.doctor.finding",
     "DataLoader": "fastload._load.loader",
     "Dataset": "fastload._store.dataset",
+    "DatasetResult": "fastload._pack.datasets.assembly",
     "Diagnosis": "fastload._tools.doctor.finding",
+    "DiffResult": "fastload._pack.datasets.diff",
     "EventRow": "fastload._common.metrics",
+    "ExportResult": "fastload._pack.datasets.exporting",
     "Field": "fastload._store.fields",
     "FieldKind": "fastload._store.kinds",
     "Finding": "fastload._tools.doctor.finding",
-    "GpuSummary": "fastload._tools.monitor.series",
+    "GpuSummary": "fastload._tools.monitor.window",
     "GpuWindow": "fastload._tools.monitor.window",
     "HostWindow": "fastload._tools.monitor.window",
     "LoaderFigures": "fastload._tools.doctor.loader.figures",
@@ -141,6 +165,7 @@ _LAZY = {
     "PackResult": "fastload._pack.options",
     "PlanRow": "fastload._plan.rows",
     "RecordedRuns": "fastload._tools.doctor.finding",
+    "ReindexResult": "fastload._pack.datasets.reindex",
     "RunFigures": "fastload._tools.doctor.finding",
     "RunRow": "fastload._common.metrics",
     "SelftestStatus": "fastload._decode.selftest_record",
@@ -153,14 +178,20 @@ _LAZY = {
     "StepRow": "fastload._common.metrics",
     "VerifyReport": "fastload._store.verify",
     "Window": "fastload._tools.monitor.window",
+    "append": "fastload._pack.datasets.merge",
     "check_trainer": "fastload._tools.doctor.trainer.check",
     "diagnose": "fastload._tools.doctor.loader.diagnose",
+    "diff": "fastload._pack.datasets.diff",
     "examine": "fastload._tools.doctor.examine",
+    "export": "fastload._pack.datasets.exporting",
+    "filter_dataset": "fastload._pack.datasets.filtering",
+    "merge": "fastload._pack.datasets.merge",
     "migrate": "fastload._tools.migrate.migration",
     "open": "fastload._store.dataset:open_dataset",
     "pack": "fastload._pack.packer",
     "read_metrics": "fastload._tools.monitor.metrics_file",
     "read_window": "fastload._tools.monitor.window",
+    "reindex": "fastload._pack.datasets.reindex",
     "selftest_status": "fastload._decode.selftest_record",
     "verify": "fastload._store.verify",
 }

@@ -89,8 +89,8 @@ def rewrite(
     optimize: bool = True,
     fast: bool = True,
 ) -> RewrittenJpeg: ...
-def rewrite_common(data: Buffer, restart: int) -> RewrittenJpeg | None:
-    """Returns None for a damaged JPEG and for unusual components."""
+def rewrite_common(data: Sequence[Buffer], restart: int) -> list[RewrittenJpeg | None]:
+    """Rewrites several JPEGs; None for a damaged JPEG and for unusual components."""
 
 def find_segments(data: Buffer) -> tuple[NDArray[np.uint32], int]:
     """Returns the segment index and the restart interval; empty and 0 if it cannot be cut."""
@@ -152,6 +152,7 @@ class Pool:
         fill: Sequence[int],
         mean: Sequence[float],
         std: Sequence[float],
+        bits: int,
     ) -> Ticket: ...
     @staticmethod
     def bare_loop(
@@ -164,6 +165,7 @@ class Pool:
         fill: Sequence[int],
         mean: Sequence[float],
         std: Sequence[float],
+        bits: int,
     ) -> tuple[float, float]: ...
     def in_flight(self, ticket: Ticket) -> list[int]: ...
     def close(self) -> None: ...
@@ -171,16 +173,22 @@ class Pool:
 # The part tables of records (bind/records.cpp): see fastload/_load/records.py.
 part_row_size: int
 
-class ShardMap:
+class ShardFile:
+    """A shard that is read with pread; fastload._store.lmdb_tree.TreeFile does the same."""
+
     def __init__(self, descriptor: int, size: int) -> None: ...
     @property
+    def descriptor(self) -> int: ...
+    @property
     def entries(self) -> int: ...
-    def find(self, id: int) -> memoryview: ...
+    def find(self, id: int) -> tuple[int, int]: ...
+    def read(self, id: int) -> bytes: ...
 
 class Records(Sequence[memoryview]):
-    """Records in memory-mapped shards. The maps stay open while a record or a view is referenced.
+    """Records of open shards. Indexing reads the rest of a record once; all views share the bytes.
 
-    A slice must have step 1.
+    The view of a record that cannot be read, or whose checksum is wrong, is shorter than the
+    record. A slice must have step 1.
     """
 
     def __len__(self) -> int: ...
@@ -194,7 +202,7 @@ class ReadRecords:
     def records(self) -> Records: ...
     @property
     def rows(self) -> bytes:
-        """Part rows of all records, fastload._load.records.PART_ROW."""
+        """Part rows of all records, fastload._store.record.PART_ROW."""
 
     @property
     def starts(self) -> bytes:
@@ -209,15 +217,33 @@ class ReadRecords:
         """Error messages by position in the batch."""
 
 def read_records(
-    maps: list[ShardMap | None],
+    files: list[ShardFile | None],
     shards: NDArray[np.int64],
     ids: NDArray[np.int64],
     check_crc: bool = True,
 ) -> ReadRecords: ...
 
+# Checks of records (bind/verify.cpp): see fastload/_store/verify/bulk.py.
+class CheckedRecords:
+    @property
+    def rows(self) -> bytes:
+        """Part rows of the valid records, fastload._store.record.PART_ROW."""
+
+    @property
+    def values(self) -> bytes:
+        """One int64 per row: the 8 bytes of a number, otherwise 0."""
+
+    @property
+    def doubtful(self) -> bytes:
+        """Positions of all other records, uint32."""
+
+def check_records(
+    file: ShardFile, first: int, n: int, *, checks: bytes, lists: bytes
+) -> CheckedRecords: ...
+
 # Reading ahead (bind/records.cpp): see fastload/_load/read_ahead.py.
 def record_runs(
-    maps: list[ShardMap | None], shards: NDArray[np.int64], ids: NDArray[np.int64]
+    files: list[ShardFile | None], shards: NDArray[np.int64], ids: NDArray[np.int64]
 ) -> bytes: ...
 def read_ahead(runs: Buffer) -> None: ...
 

@@ -16,6 +16,7 @@ Every message states what failed, the value found and the value expected, where,
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 
@@ -56,6 +57,12 @@ class BadImage(FastloadError, ValueError):
         self.why = why
         self.source = source
         self.image_id = image_id
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The default would pass the whole message as ``why``. Engines send errors as pickles.
+        return functools.partial(
+            type(self), self.why, source=self.source, image_id=self.image_id
+        ), ()
 
 
 class StoreError(FastloadError, OSError):

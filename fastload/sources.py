@@ -25,6 +25,9 @@ A source lists its samples (``refs``) and loads one of them (``load``). Pass an 
 
     fastload.pack(Photos("photos"), "packed")
 
+A field with one entry per box, such as the classes, is declared with ``Field("labels", "array",
+along="boxes")``. The loader then drops the entries of boxes that a crop removes.
+
 The page "Sources" (docs/sources.md) has a complete example.
 """
 

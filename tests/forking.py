@@ -20,6 +20,7 @@ from pathlib import Path
 from types import TracebackType
 
 ROOT = Path(__file__).parents[1]
+HANG_S = 600.0  # only a hang takes this long, also on a slow and busy machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ class Child:
     def kill(self, signal: int) -> None:
         os.kill(self.pid, signal)
 
-    def wait(self, timeout_s: float = 60) -> Outcome:
+    def wait(self, timeout_s: float = HANG_S) -> Outcome:
         """Waits for its end. A child that takes longer is killed, and the test fails."""
         status = self._zygote.ask(
             {"wait": self.pid}, timeout_s, on_timeout=lambda: os.kill(self.pid, 9)
@@ -63,11 +64,11 @@ class Zygote:
             stdout=subprocess.PIPE,
             env={**os.environ, "OPENBLAS_NUM_THREADS": "1", **environment},
         )
-        self.ask({}, 60)
+        self.ask({}, HANG_S)
 
     def warm(self, function: Callable[..., object]) -> None:
         """Calls a function, such as a cached one, in the parent of all children."""
-        self.ask({"warm": f"{function.__module__}:{function.__name__}"}, 60)
+        self.ask({"warm": f"{function.__module__}:{function.__name__}"}, HANG_S)
 
     def start(self, function: Callable[..., object], *arguments: object) -> Child:
         self._count += 1
@@ -75,11 +76,11 @@ class Zygote:
         log.touch()  # the child may be killed before it opens the file
         call = f"{function.__module__}:{function.__name__}"
         return Child(
-            self, self.ask({"call": call, "arguments": arguments, "log": str(log)}, 30), log
+            self, self.ask({"call": call, "arguments": arguments, "log": str(log)}, HANG_S), log
         )
 
     def run(
-        self, function: Callable[..., object], *arguments: object, timeout_s: float = 60
+        self, function: Callable[..., object], *arguments: object, timeout_s: float = HANG_S
     ) -> Outcome:
         return self.start(function, *arguments).wait(timeout_s)
 
@@ -113,7 +114,7 @@ class Zygote:
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
                 pipe.close()
-        self._process.wait(30)
+        self._process.wait(HANG_S)
 
 
 def _serve() -> None:

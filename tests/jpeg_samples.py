@@ -49,6 +49,20 @@ def encode_by_pillow(pixels: Pixels, sampling: str, quality: int = 85, **options
     return out.getvalue()
 
 
+def one_scan_per_component(side: int) -> bytes:
+    """Returns a baseline JPEG with three scans, made of three gray images."""
+    planes = [encode(sample_image(side, side, seed), "gray") for seed in range(3)]
+    start = [plane.index(b"\xff\xda") for plane in planes]
+    frame = planes[0].index(b"\xff\xc0")
+    head = planes[0][:frame] + b"\xff\xc0\x00\x11\x08" + side.to_bytes(2, "big") * 2 + b"\x03"
+    head += b"\x01\x11\x00\x02\x11\x00\x03\x11\x00"
+    scans = [
+        b"\xff\xda\x00\x08\x01" + bytes((i + 1, 0)) + b"\x00\x3f\x00" + plane[at + 10 : -2]
+        for i, (plane, at) in enumerate(zip(planes, start, strict=True))
+    ]
+    return head + planes[0][frame + 13 : start[0]] + b"".join(scans) + b"\xff\xd9"
+
+
 def decode(jpeg: bytes, *, strict: bool = True) -> Pixels:
     """Decodes with libjpeg-turbo to one gray channel or RGB."""
     gray = simplejpeg.decode_jpeg_header(jpeg, strict=strict)[2] == "Gray"

@@ -38,19 +38,31 @@ def needs_core() -> None:
 
 
 def pack_photos(
-    dest: Path, count: int = 40, *, size: tuple[int, int] = (96, 72), vary: int = 8, **options: Any
+    dest: Path,
+    count: int = 40,
+    *,
+    val: int = 0,
+    size: tuple[int, int] = (96, 72),
+    vary: int = 8,
+    **options: Any,
 ) -> Path:
-    """Packs shuffled JPEGs with labels, in blocks of four samples and shards of 1 MiB."""
+    """Packs shuffled JPEGs with labels, in blocks of four samples and shards of 1 MiB.
+
+    With ``val``, the photos are in split train, and as many more in split val.
+    """
     width, height = size
     files = [
         photo(width + vary * (i % 3), height + vary * (i % 2), seed=i, noise=12, quality=92)
-        for i in range(count)
+        for i in range(count + val)
     ]
-    samples = [{"image": encoded(file), "label": i % 3} for i, file in enumerate(files)]
+    samples: list[dict[str, Any]] = [
+        {"image": encoded(file), "label": i % 3, **({"split": int(i >= count)} if val else {})}
+        for i, file in enumerate(files)
+    ]
     one = len(files[0])
     return pack_samples(
         dest,
-        LABELED,
+        (*LABELED, *([Field("split", "int", classes=("train", "val"))] if val else [])),
         samples,
         **{"order": "shuffle", "seed": 5, "block_size": 4 * one, "shard_size": 1 << 20, **options},
     )
@@ -144,7 +156,7 @@ def our_threads(before: Collection[threading.Thread] = ()) -> list[str]:
     )
 
 
-def wait_until(true: Callable[[], bool], *, at_most_s: float = 20.0) -> bool:
+def wait_until(true: Callable[[], bool], *, at_most_s: float = 300.0) -> bool:
     """Waits until ``true()`` holds; returns False after ``at_most_s`` seconds."""
     deadline = time.monotonic() + at_most_s
     while not true():

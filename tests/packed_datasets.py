@@ -13,6 +13,7 @@ import numpy as np
 from PIL import Image
 
 from fastload._common import files
+from fastload._common.checksum import crc32c
 from fastload._pack.sources.base import Encoded, Info, Sample
 from fastload._store import manifest
 from fastload._store.columns import ColumnWriter, open_column
@@ -36,13 +37,15 @@ def photo(
     return file_of(pixels.clip(0, 255).astype(np.uint8), **{"quality": 90, **options})
 
 
-def pack_folder(root: Path, *, count: int = 40, order: str = "shuffle") -> Path:
+def pack_folder(root: Path, *, count: int = 40, val: int = 0, order: str = "shuffle") -> Path:
     """Packs classes cat, dog and emu into at least two shards of several blocks.
 
-    Every fifth image is gray, every seventh is progressive.
+    Every fifth image is gray, every seventh is progressive. ``val`` of the images are in a second
+    split.
     """
     for i in range(count):
-        path = root / "source" / CLASSES[3 * i // count] / f"{i:03}.jpg"
+        split = ("train" if i % (count // val) else "val") if val else "."
+        path = root / "source" / split / CLASSES[3 * i // count] / f"{i:03}.jpg"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(
             photo(
@@ -86,7 +89,10 @@ def values_of(dataset: Path, shard: Shard) -> dict[int, bytes]:
         lmdb.open(str(dataset / shard.name), subdir=False, readonly=True, lock=False) as env,
         env.begin() as transaction,
     ):
-        return {int.from_bytes(key, "big"): value for key, value in transaction.cursor()}
+        return {
+            int.from_bytes(key, "big") - shard.base + shard.first: value
+            for key, value in transaction.cursor()
+        }
 
 
 def value_of(dataset: Path, sample_id: int) -> bytes:
@@ -102,9 +108,14 @@ def shard_of(dataset: Path, sample_id: int) -> Shard:
 
 
 def put_value(dataset: Path, sample_id: int, value: bytes | None) -> None:
-    """Replaces one record (None removes it) and updates size and digest in the manifest."""
-    found, shard = read_manifest(dataset), shard_of(dataset, sample_id)
-    values = {**values_of(dataset, shard), sample_id: value}
+    """Replaces one record (None removes it) and updates size and digests in the manifest."""
+    put_values(dataset, shard_of(dataset, sample_id), {sample_id: value})
+
+
+def put_values(dataset: Path, shard: Shard, changed: Mapping[int, bytes | None]) -> None:
+    """Replaces records of one shard, as ``put_value`` does."""
+    found = read_manifest(dataset)
+    values = {**values_of(dataset, shard), **changed}
     path = dataset / shard.name
     path.unlink()
     with (
@@ -113,12 +124,15 @@ def put_value(dataset: Path, sample_id: int, value: bytes | None) -> None:
     ):
         for key, each in sorted(values.items()):
             if each is not None:
-                transaction.put(key.to_bytes(8, "big"), each)
+                transaction.put(shard.key(key).to_bytes(8, "big"), each)
     with path.open("ab") as file:
-        file.write(manifest.stamp_page(shard.first, shard.records, shard.stamp))
+        file.write(manifest.stamp_page(shard.base, shard.records, shard.stamp))
     data = path.read_bytes()
     row = shard._replace(
-        size=len(data), sha256=hashlib.sha256(data[8192:] + data[:8192]).hexdigest()
+        size=len(data),
+        index_size=4096,  # LMDB writes its tree pages between the records
+        index_crc32c=f"{crc32c(data[:8192] + data[-4096:]):08x}",
+        sha256=hashlib.sha256(data[8192:] + data[:8192]).hexdigest(),
     )
     write_manifest(
         dataset,
@@ -128,8 +142,9 @@ def put_value(dataset: Path, sample_id: int, value: bytes | None) -> None:
 
 def change_parts(dataset: Path, sample_id: int, change: Callable[[list[Part]], list[Part]]) -> None:
     """Rebuilds one record with other parts and updates all checksums."""
-    parts = parse_record(memoryview(value_of(dataset, sample_id)), sample_id)
-    put_value(dataset, sample_id, encode_record(sample_id, change(parts)))
+    key = shard_of(dataset, sample_id).key(sample_id)
+    parts = parse_record(memoryview(value_of(dataset, sample_id)), key)
+    put_value(dataset, sample_id, encode_record(key, change(parts)))
 
 
 def spoil_image(dataset: Path, sample_id: int) -> None:

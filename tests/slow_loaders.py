@@ -1,4 +1,4 @@
-"""Datasets whose stages sleep for known times, which a busy machine hardly changes."""
+"""Datasets whose stages sleep for known times."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def slow_collate(items: list[Any]) -> torch.Tensor:
 class Slow(torch.utils.data.Dataset[int]):
     """Decode 40 ms, transform 30 ms, other 20 ms, and a read if there is a pipe."""
 
-    def __init__(self, count: int = 1000, pipe: Path | None = None) -> None:
+    def __init__(self, count: int = 1000, pipe: SlowPipe | None = None) -> None:
         self.count, self.pipe = count, pipe
         self.transform = Sleeping(0.030)
 
@@ -37,8 +37,7 @@ class Slow(torch.utils.data.Dataset[int]):
         if index >= self.count:
             raise IndexError(index)
         if self.pipe is not None:
-            with open(self.pipe, "rb") as file:
-                file.read()
+            self.pipe.read()
         simplejpeg.decode_jpeg(b"ignored")
         time.sleep(0.020)
         return int(self.transform(index))
@@ -57,27 +56,35 @@ class SlowPipe:
     """A named pipe that delivers one byte per reader after a delay, like slow storage."""
 
     def __init__(self, path: Path, seconds: float) -> None:
-        self.path, self._seconds, self._ended = path, seconds, False
+        self._path, self._seconds, self._ended = path, seconds, False
+        self._closed = threading.Semaphore(0)
         os.mkfifo(path)
         self._thread = threading.Thread(target=self._serve)
 
     def _serve(self) -> None:
         while not self._ended:
-            file = os.open(self.path, os.O_WRONLY)  # returns when a reader has opened it
+            file = os.open(self._path, os.O_WRONLY)  # returns when a reader has opened it
             time.sleep(self._seconds)
             if not self._ended:
                 os.write(file, b"x")
             os.close(file)
-            time.sleep(0.005)  # the reader sees the end before the next one opens the pipe
+            self._closed.acquire()  # the reader sees the end before the next one opens the pipe
 
-    def __enter__(self) -> Path:
+    def read(self) -> None:
+        with open(self._path, "rb") as file:
+            file.read()
+        self._closed.release()
+
+    def __enter__(self) -> SlowPipe:
         self._thread.start()
-        return self.path
+        return self
 
     def __exit__(self, *_: object) -> None:
         self._ended = True
-        os.close(os.open(self.path, os.O_RDONLY))
+        reader = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK)  # the thread may wait for one
+        self._closed.release()
         self._thread.join()
+        os.close(reader)
 
 
 class Batches:

@@ -18,8 +18,9 @@ from fastload._store.columns import ColumnWriter
 from fastload._store.fields import Field, encode_value, source_part
 from fastload._store.kinds import MISSING_INT
 from fastload._store.manifest import Column, Manifest
+from fastload._store.properties import PropertyCounter
 from fastload._store.record import JPEG, Part, encode_record, shown_size
-from fastload._store.writer import ShardWriter
+from fastload._store.writer import ShardWriter, shard_name
 
 FIELDS = (
     Field("image", "image"),
@@ -95,21 +96,24 @@ def write_dataset(
     folder.mkdir(parents=True, exist_ok=True)
     rows: dict[str, list[Any]] = {name: [] for name in manifest.expected_columns(fields)}
     shards = []
+    properties = PropertyCounter(fields)
     content = hashlib.sha256()
     for number, first in enumerate(range(0, len(samples), per_shard)):
-        with ShardWriter(folder, number, first=first) as writer:
+        base = 100 * (number + 1) + first  # differs from the ids, as in an appended dataset
+        with ShardWriter(folder, shard_name(number), base=base) as writer:
             for sample_id in range(first, min(first + per_shard, len(samples))):
                 sample = samples[sample_id]
                 source = sources[sample_id] if sources else f"images/{sample_id:04d}.jpg"
                 parts = parts_of(fields, sample, source)
-                record = encode_record(sample_id, parts)
-                writer.add(sample_id, record)
+                key = base + sample_id - first
+                writer.add(key, encode_record(key, parts))
+                properties.add(parts)
                 _add_rows(rows, fields, sample, parts, sample_id)
             rows["_blocks"] += [
-                (block, min(per_block, writer.first + writer.records - block))
+                (block, min(per_block, first + writer.records - block))
                 for block in range(first, first + writer.records, per_block)
             ]
-            shards.append(writer.publish())
+            shards.append(writer.publish(first))
             content.update(bytes.fromhex(shards[-1].sha256))
     columns = tuple(
         _write_column(folder, name, dtype, rows[name])
@@ -118,6 +122,7 @@ def write_dataset(
     written = Manifest(
         n_samples=len(samples),
         fields=fields,
+        properties=properties.found,
         shards=tuple(shards),
         columns=columns,
         content=content.hexdigest(),

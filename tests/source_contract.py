@@ -11,8 +11,16 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from fastload._pack.sources.base import AnySource, Encoded, Sample, Source, is_stream
-from fastload._store.fields import Field
+from fastload._pack.sources.base import (
+    AnySource,
+    Encoded,
+    KnowsSplits,
+    Ref,
+    Sample,
+    Source,
+    is_stream,
+)
+from fastload._store.fields import Field, splits_of
 from fastload.errors import BadImage
 
 
@@ -57,6 +65,7 @@ def outcome(source: AnySource) -> tuple[list[Loaded], list[str]]:
         refs = list(source.refs())
         assert refs == list(source.refs()), "refs must have the same order each time"
         found = [_loaded(source, json.dumps(ref)) for ref in refs]
+        assert_splits_are_known(source, refs, found)
     for sample in found:
         if isinstance(sample, BadImage):
             assert sample.source, "a bad sample must be named"
@@ -81,6 +90,17 @@ def _loaded(source: Source, ref: str) -> Sample | BadImage:
         return source.load(json.loads(ref))  # through JSON, as after a restart
     except BadImage as error:
         return error
+
+
+def assert_splits_are_known(
+    source: Source, refs: list[Ref], found: list[Sample | BadImage]
+) -> None:
+    """Asserts that the source returns the split of each sample without loading it."""
+    assert isinstance(source, KnowsSplits) or not splits_of(source.fields)
+    for ref, sample in zip(refs, found, strict=True):
+        if isinstance(source, KnowsSplits) and splits_of(source.fields):
+            split = source.split_of(ref)
+            assert isinstance(sample, BadImage) or sample.values["split"] in (split, None)
 
 
 def assert_sample_fits(sample: Sample, fields: tuple[Field, ...]) -> None:

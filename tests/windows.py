@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fastload._common.strict_json import Json
-from fastload._tools.monitor.series import summarize, summary_of_all
 from fastload._tools.monitor.window import (
     GPU_SERIES,
     HOST_SERIES,
@@ -13,6 +12,8 @@ from fastload._tools.monitor.window import (
     HostWindow,
     Series,
     Window,
+    summarize,
+    summary_of_all,
 )
 
 
@@ -44,9 +45,7 @@ def window(
     host = HostWindow(
         [0.0, 1.0], [[50.0], [60.0]], {name: [None, 1.0] for name in HOST_SERIES}, {"cpu": 55.0}
     )
-    summary = summary_of_all(
-        [(gpu.index, gpu.t, gpu.series["util"], gpu.summary) for gpu in gpus], None
-    )
+    summary = summary_of_all(gpus, None)
     return Window(
         1.8e9, seconds, hz, tuple(gpus), host, summary, ("a note",), gate, training, {"host": "a"}
     )

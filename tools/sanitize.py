@@ -25,6 +25,7 @@ from benchmarks.works import Work, write_job
 from fastload._common.native import core
 from fastload._decode.backend import Codec, new_requests
 from tests.jpeg_samples import SAMPLINGS, encode, encode_by_pillow, sample_image
+from tools.fuzz import NATIVE, program, write_seeds
 
 ROOT = Path(__file__).resolve().parents[1]
 SANITIZERS = {"thread": "thread", "address": "address,undefined"}
@@ -32,7 +33,16 @@ FUZZ_ROUNDS = 20_000
 SHARD_ROUNDS = 300
 WARP_ROUNDS = 3_000
 # (channels, planar, dtype, color) as in native/pixels/output.h
-OUTPUTS = [(3, 0, 0, 0), (3, 1, 0, 1), (3, 0, 1, 0), (3, 1, 2, 0), (1, 0, 3, 2), (1, 0, 0, 2)]
+OUTPUTS = [
+    (3, 0, 0, 0),
+    (3, 1, 0, 1),
+    (3, 0, 1, 0),
+    (3, 1, 2, 0),
+    (1, 0, 3, 2),
+    (1, 0, 0, 2),
+    (3, 1, 4, 1),
+    (1, 0, 4, 2),
+]
 
 
 @dataclass(frozen=True)
@@ -88,14 +98,16 @@ def make_work(jpegs: list[Jpeg]) -> Work:
         row["flip"] = i % 2
         row["orientation"] = random.integers(1, 9)
         row["exact"] = random.integers(2)
-        row["source"] = min(i // 2, len(jpegs))
         if i >= 2 * len(jpegs):
+            wide = i % 2
+            row["source"] = len(jpegs) + wide
             row["codec"] = Codec.RAW
             row["raw_w"] = 40
             row["raw_h"] = 30
             row["raw_channels"] = 3
-            row["raw_bits"] = 8
+            row["raw_bits"] = 16 if wide else 8
             continue
+        row["source"] = i // 2
         jpeg = jpegs[i // 2]
         row["size"] = len(jpeg.data)
         row["index_offset"] = len(jpeg.data)
@@ -104,7 +116,9 @@ def make_work(jpegs: list[Jpeg]) -> Work:
         if i % 2:
             row["x"], row["y"] = random.integers(0, 60, 2)
             row["w"], row["h"] = random.integers(1, 90, 2)
-    sources = [jpeg.data + jpeg.index for jpeg in jpegs] + [sample_image(40, 30).tobytes()]
+    raw = sample_image(40, 30)
+    sources = [jpeg.data + jpeg.index for jpeg in jpegs]
+    sources += [raw.tobytes(), (raw.astype(np.uint16) * 257).tobytes()]
     return Work("sanitize", 0.0, sources, requests, (48, 64, 3), lambda _i, _slot: None)
 
 
@@ -163,6 +177,13 @@ def fuzz_transform(program: Path, jpegs: list[Jpeg], folder: Path) -> None:
     run(program, FUZZ_ROUNDS, *paths, title=f"over {len(paths)} files")
 
 
+def run_fuzz_targets(programs: Path) -> None:
+    """Runs the C++ fuzz targets over their seeds and saved inputs."""
+    for name in NATIVE:
+        inputs = sorted(write_seeds(name).iterdir())
+        run(programs / program(name), *inputs, title="over saved inputs")
+
+
 def main() -> None:
     jpegs = make_jpegs()
     everything = make_work(jpegs)
@@ -180,6 +201,7 @@ def main() -> None:
                 check_paths_agree(driver, everything, job)
                 fuzz_transform(programs / "fuzz_transform", jpegs, folder)
                 run(programs / "fuzz_warp", WARP_ROUNDS, title="by random matrices")
+                run_fuzz_targets(programs)
             run(programs / "fuzz_shard", SHARD_ROUNDS, 3, shard, title="in 3 threads")
             for work in (some, raw):
                 write_job(work, job)

@@ -22,8 +22,14 @@ from benchmarks.peers.job import WORKS
 from benchmarks.peers.loading import Compared, compare
 from benchmarks.peers.peers import PEERS, adapter, missing
 from fastload._common.cpus import available_cpus
-from fastload._tools.bench.machine import commit, in_one_line, machine, package_version, versions
-from fastload._tools.bench.measure import part
+from fastload._tools.bench.measure import (
+    commit,
+    in_one_line,
+    machine,
+    package_version,
+    part,
+    versions,
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -110,6 +116,9 @@ def summarize(compared: Sequence[Compared]) -> list[str]:
             f"{part(fastload.cpu_ms.middle, best.cpu_ms.middle)} times its CPU time, "
             f"{fastload.peak_mb / max(least_mb, 0.1):.2f} times the least memory of the others"
         )
+        if exact := by_name.get("fastload-exact"):
+            gain = exact.per_s.middle / best.per_s.middle
+            text += f"; with exact=True {gain:.2f} times as fast as that loader"
         if core := by_name.get("core"):
             text += f", {per_s / core.per_s.middle:.0%} of the bare core"
         if raw := by_name.get("fastload-raw"):

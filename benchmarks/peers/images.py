@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image
 
 from benchmarks.peers.job import Work, module
-from fastload._tools.bench.image_files import random_crop
+from fastload._tools.bench.load import random_crop
 
 
 def by_pillow(

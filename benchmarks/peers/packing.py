@@ -49,7 +49,7 @@ class Packed:
 
 def can_pack(peer: str) -> bool:
     """Whether the peer has its own format that no other entry measures."""
-    return hasattr(adapter(peer), "pack") and peer not in ("core", "fastload-raw")
+    return hasattr(adapter(peer), "pack") and peer not in ("core", "fastload-exact", "fastload-raw")
 
 
 def prepare(

@@ -20,14 +20,18 @@ class Entry:
     module: str
     works: tuple[str, ...] = ()
     is_fastload: bool = False
+    reduced: bool = False  # decodes at reduced scale where the output is small enough
 
 
 PEERS = {
-    "fastload": Entry("fastload", "fastload_", "fastload", is_fastload=True),
+    "fastload": Entry("fastload", "fastload_", "fastload", is_fastload=True, reduced=True),
+    "fastload-exact": Entry("fastload, exact=True", "fastload_exact", "fastload", is_fastload=True),
     "fastload-raw": Entry(
         "fastload, raw pixels", "fastload_raw", "fastload", ("gray",), is_fastload=True
     ),
-    "core": Entry("(bare native core)", "bare_core", "fastload._core", is_fastload=True),
+    "core": Entry(
+        "(bare native core)", "bare_core", "fastload._core", is_fastload=True, reduced=True
+    ),
     "torch-pil": Entry("torch + PIL, files", "torch_pil", "torch"),
     "torch-cv2": Entry("torch + OpenCV, files", "torch_cv2", "cv2"),
     "torch-lmdb": Entry("torch + OpenCV, LMDB", "torch_lmdb", "cv2"),

@@ -18,7 +18,7 @@ import venv
 from pathlib import Path
 
 from benchmarks.peers.peers import REASONS
-from fastload._tools.bench.machine import package_version
+from fastload._tools.bench.measure import package_version
 
 # streaming requires old versions of NumPy and of all cloud clients; these are the packages that it
 # imports here.

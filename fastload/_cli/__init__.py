@@ -19,7 +19,11 @@ from fastload._common.native import native_status
 from fastload._version import __version__
 from fastload.errors import ConfigError, FastloadError
 
-COMMANDS = ("pack", "verify", "inspect", "bench", "selftest", "monitor", "doctor", "report", "demo")
+COMMANDS = (
+    *("pack", "append", "merge", "filter", "export", "reindex", "diff"),
+    *("verify", "inspect", "bench"),
+    *("selftest", "monitor", "doctor", "report", "demo"),
+)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -48,8 +52,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     debug = "--debug" in words
     try:
         return _run([word for word in words if word != "--debug"])
-    except KeyboardInterrupt:
-        sys.stderr.write("fastload: interrupted\n")
+    except KeyboardInterrupt as interrupt:
+        sys.stderr.write(f"fastload: {str(interrupt) or 'interrupted'}\n")
         return 130
     except BrokenPipeError:  # for example `fastload inspect ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

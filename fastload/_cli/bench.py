@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fastload._cli.options import (
+from fastload._cli.shared import (
+    DATASET,
+    SPLIT,
     Commands,
+    Options,
+    ProgressLine,
     add_command,
-    add_dataset,
     byte_size,
-    duration,
     image_size,
+    number,
+    print_json,
     whole_number,
 )
-from fastload._cli.output import ProgressLine, print_json
+from fastload._common.cpus import available_cpus
 from fastload.errors import ConfigError
 
-Options = dict[str, dict[str, Any]]  # flag → arguments of argparse's add_argument
-
-_SECONDS = duration("seconds", least=1e-3, most=3.6e6, range_text="0.001 or more")
-_MILLISECONDS = duration("milliseconds", least=0.0, most=3.6e6, range_text="0 or more")
 _NUMBER: dict[str, Any] = {"type": whole_number(1), "metavar": "N"}
 _SIZE: dict[str, Any] = {"type": image_size, "metavar": "HxW"}
 _FIELD: Options = {"--field": {"metavar": "NAME", "help": "image field (default: the first)"}}
@@ -64,7 +63,7 @@ _LOAD: Options = {
         "help": "also measure a torch DataLoader over image files",
     },
     "--compute": {
-        "type": _MILLISECONDS,
+        "type": number(0.0, 3.6e6, "milliseconds, 0 or more"),
         "default": 0.0,
         "metavar": "MS",
         "help": "time that the consumer computes per batch (default: 0)",
@@ -113,120 +112,104 @@ def add(commands: Commands) -> None:
         "measure decoding, loading or the disk with a dataset",
         "Measures decoding, the whole loader, or the disk with a packed dataset, and reports the\n"
         "bottleneck in one sentence.",
-        examples="""fastload bench decode packed/train --size 256 --plot scaling.html
-        fastload bench load packed/train --against torch --compute 50
-        fastload bench io packed/train""",
-        json_help="",
+        examples="""fastload bench decode packed --size 256 --plot scaling.html
+        fastload bench load packed --split train --against torch --compute 50
+        fastload bench io packed""",
+        options={},
+        run=None,
     )
     kinds = bench.add_subparsers(dest="kind", metavar="decode|load|io", required=True)
-    _add_benchmark(
-        add_command(
-            kinds,
-            "decode",
-            "images/s of every decode backend",
-            "Decodes images of the dataset with every backend that runs on this machine and with\n"
-            "1, 2, 4, ... threads: as stored, as random crops, and resized. Reports median and\n"
-            "quartiles over interleaved rounds, after a warm-up.",
-            examples="fastload bench decode packed/train --size 256 --size 640x960 --plot "
-            "scaling.png",
-        ),
-        run_decode,
-        _DECODE,
-        rounds=5,
-        seconds="minimum seconds per measurement (default: 0.5)",
+    add_command(
+        kinds,
+        "decode",
+        "images/s of every decode backend",
+        "Decodes images of the dataset with every backend that runs on this machine and with\n"
+        "1, 2, 4, ... threads: as stored, as random crops, and resized. Reports median and\n"
+        "quartiles over interleaved rounds, after a warm-up.",
+        examples="fastload bench decode packed --size 256 --size 640x960 --plot scaling.png",
+        options=_shared(5, "minimum seconds per measurement (default: 0.5)") | _DECODE,
+        run=run_decode,
     )
-    _add_benchmark(
-        add_command(
-            kinds,
-            "load",
-            "images/s of the whole loader, also compared with torch",
-            "Loads random crops for a consumer that computes for a given time per batch.\n"
-            "--against torch also measures a torch DataLoader that decodes with Pillow, with\n"
-            "several worker counts, over FOLDER or over the dataset's images exported as files.",
-            examples="fastload bench load packed/train --against torch imagenet/train --compute 50 "
-            "--batch-size 128",
-        ),
-        run_load,
-        _LOAD,
-        rounds=3,
-        seconds="seconds per measurement (default: 4)",
+    add_command(
+        kinds,
+        "load",
+        "images/s of the whole loader, also compared with torch",
+        "Loads random crops for a consumer that computes for a given time per batch.\n"
+        "--against torch also measures a torch DataLoader that decodes with Pillow, with\n"
+        "several worker counts, over FOLDER or over the dataset's images exported as files.",
+        examples="fastload bench load packed --split train --against torch imagenet/train "
+        "--compute 50",
+        options=_shared(3, "seconds per measurement (default: 4)") | _LOAD,
+        run=run_load,
     )
-    _add_benchmark(
-        add_command(
-            kinds,
-            "io",
-            "read throughput of the disk",
-            "Reads the shards sequentially, block-shuffled (like the loader) and record by\n"
-            "record, with 1 to 16 readers. Measures with a warm and a cold page cache, and\n"
-            "compares with the raw speed of the disk.",
-            examples="fastload bench io packed/train --bytes 4GiB --plot disk.html",
-        ),
-        run_io,
-        _IO,
-        rounds=3,
-        seconds="maximum seconds per measurement (default: 3)",
+    add_command(
+        kinds,
+        "io",
+        "read throughput of the disk",
+        "Reads the shards sequentially, block-shuffled (like the loader) and record by\n"
+        "record, with 1 to 16 readers. Measures with a warm and a cold page cache, and\n"
+        "compares with the raw speed of the disk.",
+        examples="fastload bench io packed --bytes 4GiB --plot disk.html",
+        options=_shared(3, "maximum seconds per measurement (default: 3)") | _IO,
+        run=run_io,
     )
 
 
-def _add_benchmark(
-    parser: argparse.ArgumentParser,
-    run: Callable[[argparse.Namespace], int],
-    options: Options,
-    *,
-    rounds: int,
-    seconds: str,
-) -> None:
-    """Adds ``options`` and the shared options; ``rounds`` and ``seconds`` appear in their help."""
-    add_dataset(parser)
-    shared: Options = {
+def _shared(rounds: int, seconds: str) -> Options:
+    """Returns the options of all benchmarks; ``rounds`` and ``seconds`` appear in their help."""
+    return {
+        **DATASET,
+        **SPLIT,
         "--rounds": {**_NUMBER, "help": f"number of interleaved rounds (default: {rounds})"},
-        "--seconds": {"type": _SECONDS, "metavar": "S", "help": seconds},
+        "--seconds": {
+            "type": number(1e-3, 3.6e6, "seconds, 0.001 or more"),
+            "metavar": "S",
+            "help": seconds,
+        },
         "--quick": {"action": "store_true", "help": "fewer and shorter rounds"},
     }
-    for flag, settings in {**shared, **options}.items():
-        parser.add_argument(flag, **settings)
-    parser.set_defaults(run=run)
 
 
 def run_decode(options: argparse.Namespace) -> int:
-    from fastload._common.cpus import available_cpus
     from fastload._store.dataset import open_dataset
     from fastload._tools.bench import charts
-    from fastload._tools.bench.decode import Key, measure
+    from fastload._tools.bench.decode import measure
     from fastload._tools.bench.decode_work import standard_works
-    from fastload._tools.bench.measure import Rounds, thread_counts
+    from fastload._tools.bench.measure import thread_counts
 
     if options.plot:
         charts.check_plot_path(options.plot)
     quick = options.quick
-    rounds: Rounds[Key] = Rounds(
-        options.rounds or (3 if quick else 5), options.seconds or (0.1 if quick else 0.5)
-    )
     works = standard_works(
         options.size or [(256, 256)], crop=options.crop, exact="off" if quick else options.exact
     )
     with ProgressLine("bench decode", quiet=options.json) as line:
         report = measure(
-            open_dataset(options.dataset),
+            open_dataset(options.dataset, split=options.split),
             works,
             field=options.field,
             samples=options.samples or (64 if quick else 256),
             threads=sorted(set(options.threads or thread_counts(available_cpus()))),
             backends=options.backend,
-            rounds=rounds,
-            tick=line.update_of,
+            rounds=options.rounds or (3 if quick else 5),
+            seconds=options.seconds or (0.1 if quick else 0.5),
+            tick=line.update,
         )
     _print_report(options, report, axes=("threads", "images/s"))
     return 0
 
 
 def run_load(options: argparse.Namespace) -> int:
-    from fastload._common.cpus import available_cpus
     from fastload._store.dataset import open_dataset
-    from fastload._tools.bench.image_files import image_field
-    from fastload._tools.bench.load import Consumer, Contestant, measure, torch_contestants
+    from fastload._tools.bench.load import (
+        Consumer,
+        Contestant,
+        image_field,
+        measure,
+        torch_contestants,
+    )
 
-    dataset = open_dataset(options.dataset)
+    dataset = open_dataset(options.dataset).select(options.split)
     consumer = Consumer(
         str(options.dataset),
         image_field(dataset, options.field),
@@ -235,6 +218,7 @@ def run_load(options: argparse.Namespace) -> int:
         options.compute,
         options.busy,
         seconds=options.seconds or (1.0 if options.quick else 4.0),
+        split=options.split,
     )
     consumer.check_batch_fits(len(dataset), str(options.dataset), "samples")
     contestants = [Contestant("fastload", "fastload", options.threads)]
@@ -254,7 +238,7 @@ def run_load(options: argparse.Namespace) -> int:
                 consumer,
                 contestants,
                 rounds=options.rounds or (1 if options.quick else 3),
-                tick=line.update_of,
+                tick=line.update,
             )
     _print_report(options, report)
     return 1 if any(name.startswith("fastload") for name in report.failed) else 0
@@ -276,12 +260,11 @@ def run_io(options: argparse.Namespace) -> int:
 
     if options.plot:
         charts.check_plot_path(options.plot)
-    dataset = open_dataset(options.dataset)
+    dataset = open_dataset(options.dataset, split=options.split)
     limit = options.bytes or (64 << 20 if options.quick else 512 << 20)
     blocks, files = io.places(dataset, most_bytes=limit)
     if not blocks:
         raise ConfigError(f"{options.dataset}: expected at least one sample to read, found none")
-    del dataset  # mapped pages would stay in the page cache
     with ProgressLine("bench io", quiet=options.json) as line:
         report = io.measure(
             blocks,
@@ -291,7 +274,7 @@ def run_io(options: argparse.Namespace) -> int:
             rounds=options.rounds or (1 if options.quick else 3),
             most_s=options.seconds or (1.0 if options.quick else 3.0),
             cold=not options.warm_only,
-            tick=line.update_of,
+            tick=line.update,
         )
     _print_report(options, report, axes=("readers", "MB/s"))
     return 0
@@ -302,7 +285,7 @@ def _print_report(
 ) -> None:
     """Writes the plot, if requested, and prints the report; ``axes`` are the labels of the plot."""
     from fastload._tools.bench import charts
-    from fastload._tools.bench.machine import in_one_line, machine, own_commit
+    from fastload._tools.bench.measure import in_one_line, machine, own_commit
 
     plot = getattr(options, "plot", None)
     if plot:

@@ -9,13 +9,12 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from fastload._cli.options import Commands, add_command, whole_number
-from fastload._cli.output import ProgressLine, print_json
+from fastload._cli.shared import Commands, ProgressLine, add_command, print_json, whole_number
 from fastload._common.native import native_status
 
 
 def add(commands: Commands) -> None:
-    demo = add_command(
+    add_command(
         commands,
         "demo",
         "try every command on generated data, in two minutes",
@@ -23,21 +22,21 @@ def add(commands: Commands) -> None:
         "trains a few steps with the torch DataLoader and with fastload, and writes a report.",
         examples="fastload demo --dest /tmp/demo",
         json_help="print the result of every step as JSON",
+        options={
+            "--dest": {
+                "type": Path,
+                "default": Path("demo"),
+                "help": "folder for all files of the demo (default: %(default)s)",
+            },
+            "--images": {
+                "type": whole_number(1),
+                "default": 200,
+                "metavar": "N",
+                "help": "number of training images (default: %(default)s)",
+            },
+        },
+        run=run,
     )
-    demo.add_argument(
-        "--dest",
-        type=Path,
-        default=Path("demo"),
-        help="folder for all files of the demo (default: %(default)s)",
-    )
-    demo.add_argument(
-        "--images",
-        type=whole_number(1),
-        default=200,
-        metavar="N",
-        help="number of training images (default: %(default)s)",
-    )
-    demo.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -55,7 +54,7 @@ def run(options: argparse.Namespace) -> int:
     )
     with ProgressLine("generating", quiet=options.json) as line:
         made = imagenet.make(
-            images, n=options.images, jobs=available_cpus(), on_progress=line.update_of
+            images, n=options.images, jobs=available_cpus(), on_progress=line.update
         )
     steps.result(str(made))
     for command, why in _commands(dest, images, packed):
@@ -63,12 +62,14 @@ def run(options: argparse.Namespace) -> int:
         if code:
             return code
     steps.announce(
-        f"python: loader = fastload.DataLoader({str(packed)!r}, batch_size=32, shuffle=True, "
-        "transform=[...])",
+        f"python: loader = fastload.DataLoader({str(packed)!r}, split='train', batch_size=32, "
+        "shuffle=True, transform=[...])",
         "the only line of a trainer that changes; load two epochs",
     )
-    loaded = demo.load_epochs(packed)
-    steps.result(str(loaded), {"epochs": [asdict(epoch) for epoch in loaded.epochs]})
+    epochs, stats = demo.load_epochs(packed)
+    lines = [f"epoch {number}: {epoch}" for number, epoch in enumerate(epochs)]
+    steps.result("\n".join([*lines, stats]))
+    steps.results["epochs"] = [asdict(epoch) for epoch in epochs]
     steps.announce(
         "python: for images, labels in probe.watch(loader): ...",
         "train and time a few steps with the torch DataLoader and with fastload",
@@ -77,10 +78,9 @@ def run(options: argparse.Namespace) -> int:
     for training in demo.train(images, packed, dest):
         steps.result(str(training))
         trained.append(training)
-    steps.results["training"] = [training.as_json() for training in trained]
-    files = [str(training.metrics) for training in trained]
+    steps.results["training"] = [asdict(training) for training in trained]
     code = steps.command(
-        ["report", *files, "-o", str(dest / "report.html")],
+        ["report", *(training.metrics for training in trained), "-o", str(dest / "report.html")],
         "write a page that compares the step times of both loaders",
     )
     if code:
@@ -127,8 +127,7 @@ class _Steps:
         if not self._quiet:
             print(f"\n$ {command}\n  # {why}", flush=True)
 
-    def result(self, text: str, results: dict[str, object] | None = None) -> None:
-        self.results |= results or {}
+    def result(self, text: str) -> None:
         if not self._quiet:
             print(text)
 

@@ -9,13 +9,39 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fastload._cli.options import Commands, add_command, byte_size
-from fastload._cli.output import ProgressLine, print_json
+from fastload._cli.shared import (
+    JOBS,
+    Commands,
+    Options,
+    ProgressLine,
+    add_command,
+    add_options,
+    byte_size,
+    print_result,
+)
 from fastload._common import formatting
 from fastload._pack.sources.registry import FORMATS, source_options
 
 if TYPE_CHECKING:
-    from fastload._pack.packer import PackProgress
+    from fastload._pack.options import PackProgress, PackResult
+    from fastload._pack.sources.base import AnySource
+
+
+EXECUTION: Options = {
+    **JOBS,
+    "--on-error": {
+        "choices": ("stop", "skip"),
+        "default": "stop",
+        "help": "for a bad sample, stop and name it, or skip it and list it in "
+        "DEST/pack-log.jsonl "
+        "(default: %(default)s)",
+    },
+    "--max-bad": {
+        "type": int,
+        "metavar": "N",
+        "help": "with --on-error skip: stop after more than N bad samples (default: no limit)",
+    },
+}
 
 
 def add(commands: Commands) -> None:
@@ -24,115 +50,134 @@ def add(commands: Commands) -> None:
         "pack",
         "pack a dataset into shards",
         "Packs a dataset into LMDB shards. By default, pixels stay the same and the order is\n"
-        "shuffled once. Every record has a checksum. An interrupted pack resumes when the same\n"
-        "command runs again.",
-        examples="""fastload pack imagenet/train packed/train
+        "shuffled once. Every record has a checksum. After Ctrl-C or a crash, the same command\n"
+        "continues with the next sample.",
+        examples="""fastload pack imagenet packed
         fastload pack labels.csv packed --points corners=x1,y1,x2,y2 --on-error skip""",
+        options={
+            "source": {
+                "metavar": "SOURCE",
+                "type": Path,
+                "help": "folder of images, list (.csv, .jsonl), COCO .json, .tar shards, Parquet, "
+                "...",
+            },
+            "dest": {
+                "metavar": "DEST",
+                "type": Path,
+                "help": "new folder for the packed dataset",
+            },
+            "--format": {
+                "metavar": "NAME",
+                "help": f"format of SOURCE: {', '.join(FORMATS)} (default: detected)",
+            },
+        },
+        run=run,
     )
-    pack.add_argument(
-        "source",
-        metavar="SOURCE",
-        type=Path,
-        help="folder of images, list (.csv, .jsonl), COCO .json, .tar shards, Parquet, ...",
+    add_options(
+        pack.add_argument_group("image encoding"),
+        {
+            "--encode": {
+                "choices": ("keep", "copy", "jpeg", "raw", "auto"),
+                "default": "keep",
+                "help": "keep: same pixels, lossless; copy: same bytes, fastest to pack, crops "
+                "decode slower; jpeg: re-encode; raw: uncompressed pixels; "
+                "auto: measure, then choose keep or raw (default: %(default)s)",
+            },
+            "--quality": {
+                "type": int,
+                "default": 90,
+                "metavar": "Q",
+                "help": "JPEG quality for --encode jpeg, 1 to 100 (default: %(default)s)",
+            },
+            "--max-side": {
+                "type": int,
+                "default": 0,
+                "metavar": "N",
+                "help": "shrink images whose longer side exceeds N pixels, and scale their boxes, "
+                "points and "
+                "masks (default: never)",
+            },
+            "--resize": {
+                "type": _size,
+                "metavar": "WxH",
+                "help": "resize every image to W x H pixels without keeping its aspect ratio "
+                "(default: never)",
+            },
+            "--max-bits": {
+                "type": int,
+                "choices": (8, 16),
+                "default": 16,
+                "help": "bits per channel: 16 keeps images of 16 bits; 8 reduces them to their "
+                "upper 8 bits (default: %(default)s)",
+            },
+            "--restart": {
+                "type": _restart,
+                "default": -1,
+                "metavar": "auto|off|N",
+                "help": "MCUs between JPEG restart markers, which let the loader decode only a "
+                "crop "
+                "(default: auto)",
+            },
+        },
     )
-    pack.add_argument("dest", metavar="DEST", type=Path, help="new folder for the packed dataset")
-    pack.add_argument(
-        "--format",
-        metavar="NAME",
-        help=f"format of SOURCE: {', '.join(FORMATS)} (default: detected)",
+    add_options(
+        pack.add_argument_group("order and shards"),
+        {
+            "--order": {
+                "choices": ("shuffle", "source"),
+                "default": "shuffle",
+                "help": "order within each split: shuffle, with --seed, or source, as in SOURCE "
+                "(default: %(default)s)",
+            },
+            "--seed": {
+                "type": int,
+                "default": 0,
+                "metavar": "N",
+                "help": "seed of the shuffle (default: %(default)s)",
+            },
+            "--shard-size": {
+                "type": byte_size,
+                "default": "512MiB",
+                "metavar": "SIZE",
+                "help": "size of one shard file, on average (default: %(default)s)",
+            },
+            "--block-size": {
+                "type": byte_size,
+                "default": "8MiB",
+                "metavar": "SIZE",
+                "help": "size of a block, which the loader reads in one piece (default: "
+                "%(default)s)",
+            },
+        },
     )
-    stored = pack.add_argument_group("image encoding")
-    stored.add_argument(
-        "--encode",
-        choices=("keep", "jpeg", "raw", "auto"),
-        default="keep",
-        help="keep: same pixels, lossless; jpeg: re-encode; raw: uncompressed pixels; "
-        "auto: measure, then choose keep or raw (default: %(default)s)",
+    add_options(
+        pack.add_argument_group("execution"),
+        {
+            **EXECUTION,
+            "--dry-run": {
+                "action": "store_true",
+                "help": "list SOURCE and encode a few samples, print what would be packed, and "
+                "write nothing",
+            },
+            "--part": {
+                "type": _part,
+                "metavar": "I/N",
+                "help": "pack share I of N (from 0), while other processes or machines that share "
+                "DEST pack the others; the one that completes the last share publishes "
+                "(default: pack all)",
+            },
+            "--engine": {
+                "choices": ("ray",),
+                "help": "pack the parts as tasks of a Ray cluster that shares DEST: the one of "
+                "RAY_ADDRESS, of this machine, or a new local one; --jobs sets the threads per "
+                "task, default 1 (default: threads of this process)",
+            },
+        },
     )
-    stored.add_argument(
-        "--quality",
-        type=int,
-        default=90,
-        metavar="Q",
-        help="JPEG quality for --encode jpeg, 1 to 100 (default: %(default)s)",
-    )
-    stored.add_argument(
-        "--max-side",
-        type=int,
-        default=0,
-        metavar="N",
-        help="shrink images whose longer side exceeds N pixels, and scale their boxes, points and "
-        "masks (default: never)",
-    )
-    stored.add_argument(
-        "--resize",
-        type=_size,
-        metavar="WxH",
-        help="resize every image to W x H pixels without keeping its aspect ratio (default: never)",
-    )
-    stored.add_argument(
-        "--restart",
-        type=_restart,
-        default=-1,
-        metavar="auto|off|N",
-        help="MCUs between JPEG restart markers, which let the loader decode only a crop "
-        "(default: auto)",
-    )
-    order = pack.add_argument_group("order and shards")
-    order.add_argument(
-        "--order",
-        choices=("shuffle", "source"),
-        default="shuffle",
-        help="shuffle: one seeded shuffle of all samples; source: the order of SOURCE "
-        "(default: %(default)s)",
-    )
-    order.add_argument(
-        "--seed",
-        type=int,
-        default=0,
-        metavar="N",
-        help="seed of the shuffle (default: %(default)s)",
-    )
-    order.add_argument(
-        "--shard-size",
-        type=byte_size,
-        default="512MiB",
-        metavar="SIZE",
-        help="maximum size of one shard file (default: %(default)s)",
-    )
-    order.add_argument(
-        "--block-size",
-        type=byte_size,
-        default="8MiB",
-        metavar="SIZE",
-        help="size of a block, which the loader reads in one piece (default: %(default)s)",
-    )
-    run_options = pack.add_argument_group("execution")
-    run_options.add_argument(
-        "--jobs",
-        type=int,
-        default=0,
-        metavar="N",
-        help="number of threads (default: all cores available to this process)",
-    )
-    run_options.add_argument(
-        "--on-error",
-        choices=("stop", "skip"),
-        default="stop",
-        help="for a bad sample, stop and name it, or skip it and list it in DEST/pack-log.jsonl "
-        "(default: %(default)s)",
-    )
-    run_options.add_argument(
-        "--max-bad",
-        type=int,
-        metavar="N",
-        help="with --on-error skip: stop after more than N bad samples (default: no limit)",
-    )
-    _add_source_options(pack)
-    pack.set_defaults(run=run)
+    add_source_options(pack)
 
 
-def _add_source_options(pack: argparse.ArgumentParser) -> None:
+def add_source_options(pack: argparse.ArgumentParser) -> None:
     group = pack.add_argument_group("options of the source format (see docs/sources.md)")
     for option in source_options():
         how: dict[str, Any] = {
@@ -158,7 +203,7 @@ def _argument_type(parse: Callable[[str], object]) -> Callable[[str], object]:
     return parsed
 
 
-def _source_options(options: argparse.Namespace) -> dict[str, object]:
+def given_source_options(options: argparse.Namespace) -> dict[str, object]:
     """Returns the options on the command line. The format rejects options that it does not have."""
     given: dict[str, object] = {}
     for option in source_options():
@@ -170,11 +215,15 @@ def _source_options(options: argparse.Namespace) -> dict[str, object]:
 
 def run(options: argparse.Namespace) -> int:
     from fastload._pack.options import PackOptions
-    from fastload._pack.packer import Packer
+    from fastload._pack.preview import preview_pack
     from fastload._pack.sources.detect import open_source
 
-    settings = PackOptions(**{name: getattr(options, name) for name in PackOptions.__slots__})
-    source = open_source(options.source, format=options.format, **_source_options(options))
+    chosen = {name: getattr(options, name) for name in PackOptions.__slots__}
+    given = given_source_options(options)
+    source = open_source(options.source, format=options.format, **given)
+    if options.dry_run:
+        print_result(options, preview_pack(source, PackOptions(**chosen)))
+        return 0
     # Shown before hours of packing: keypoints detected as plain numbers would not be transformed.
     if not options.json:
         fields = ", ".join(
@@ -182,18 +231,41 @@ def run(options: argparse.Namespace) -> int:
         )
         sys.stderr.write(f"{options.source}: format {source.name}, fields {fields}\n")
     with ProgressLine("packing", quiet=options.json) as line:
-        result = Packer(
-            source,
-            options.dest,
-            settings,
-            name=str(options.source.resolve()),
-            on_progress=PackReporter(line),
-        ).run()
-    if options.json:
-        print_json(result.as_json())
-    else:
-        print(result)
+        result = _pack(options, source, chosen, given, PackReporter(line))
+    print_result(options, result)
     return 0
+
+
+def _pack(
+    options: argparse.Namespace,
+    source: AnySource,
+    chosen: dict[str, Any],
+    given: dict[str, object],
+    on_progress: Callable[[PackProgress], None],
+) -> PackResult:
+    from fastload._pack.options import PackOptions
+    from fastload._pack.packer import Packer, pack, share_of
+
+    if options.engine is not None:
+        return pack(
+            options.source,
+            options.dest,
+            format=options.format,
+            source_options=given,
+            on_progress=on_progress,
+            part=options.part,
+            engine=options.engine,
+            **chosen,
+        )
+    return Packer(
+        source,
+        options.dest,
+        PackOptions(**chosen),
+        name=str(options.source.resolve()),
+        source_options=given,
+        on_progress=on_progress,
+        choose_parts=None if options.part is None else share_of(options.part),
+    ).run()
 
 
 class PackReporter:
@@ -211,13 +283,17 @@ class PackReporter:
         now = time.monotonic()
         if self._first is None:
             self._first = (now, progress.done - 1)
+            if progress.resumed_at:
+                kept = formatting.count(progress.resumed_at, "sample")
+                self._line.note(f"Took over {kept} of an interrupted run")
         rate = (progress.done - self._first[1]) / max(now - self._first[0], 1e-3)
-        self._line.total = progress.total
         self._line.update(
             progress.done,
+            progress.total,
             f"{rate:.0f} samples/s, {formatting.byte_size(progress.bytes_in)} read, "
             f"{formatting.byte_size(progress.bytes_out)} written"
-            + (f", {progress.skipped} skipped" if progress.skipped else ""),
+            + (f", {progress.skipped} skipped" if progress.skipped else "")
+            + (f", {progress.retries} retries" if progress.retries else ""),
         )
 
 
@@ -226,6 +302,13 @@ def _size(text: str) -> tuple[int, int]:
     if not (cross and width.isdecimal() and height.isdecimal()):
         raise argparse.ArgumentTypeError(f"{text!r}: expected WIDTHxHEIGHT, e.g. 960x640")
     return int(width), int(height)
+
+
+def _part(text: str) -> tuple[int, int]:
+    i, slash, n = text.partition("/")
+    if not (slash and i.isdecimal() and n.isdecimal()):
+        raise argparse.ArgumentTypeError(f"{text!r}: expected I/N, for example 0/40 to 39/40")
+    return int(i), int(n)
 
 
 def _restart(text: str) -> int:

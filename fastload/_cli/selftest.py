@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fastload._cli.options import Commands, add_command
-from fastload._cli.output import print_json
+from fastload._cli.shared import Commands, add_command, number, print_json
 from fastload._decode.registry import GPU_BACKENDS
 from fastload._tools.selftest.catalog import CATALOG, NAMES
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 
 def add(commands: Commands) -> None:
-    listing = "\n".join(f"  {entry.number} {entry.name:12} {entry.what}" for entry in CATALOG)
+    listing = "\n".join(f"  {n} {entry.name:12} {entry.what}" for n, entry in enumerate(CATALOG))
     stage_help = (
         f"run only this stage: {', '.join(NAMES[1:])} ({NAMES[0]} always runs); can be repeated "
         "(default: all except roi)"
     )
-    selftest = add_command(
+    add_command(
         commands,
         "selftest",
         "test the GPU backends on this machine",
@@ -29,39 +29,42 @@ def add(commands: Commands) -> None:
         "a crash or a hang is also a result. The results are recorded: the loader uses the GPU's\n"
         "JPEG engine only if it has passed with this GPU, driver and package versions.\n"
         f"Exit code: 0 passed, 1 failed or not available, 2 wrong usage.\n\nStages:\n{listing}",
-        examples="fastload selftest --device cuda --dataset packed/train",
+        examples="fastload selftest --device cuda --dataset packed",
         json_help="print the results as JSON",
+        options={
+            "--device": {
+                "default": "cuda",
+                "metavar": "DEVICE",
+                "help": "cuda, cuda:N, or cpu to run the same backends on the CPU (default: "
+                "%(default)s)",
+            },
+            "--dataset": {
+                "type": Path,
+                "metavar": "DATASET",
+                "help": "packed dataset for the stages that load (default: generated)",
+            },
+            "--backend": {
+                "action": "append",
+                "choices": tuple(GPU_BACKENDS),
+                "default": [],
+                "help": "test only this backend; can be repeated (default: both)",
+            },
+            "--stage": {
+                "action": "append",
+                "choices": NAMES[1:],
+                "default": [],
+                "metavar": "NAME",
+                "help": stage_help,
+            },
+            "--timeout": {
+                "type": number(1e-6, 1e6, "a positive number, for example 2 to double the limits"),
+                "default": 1.0,
+                "metavar": "X",
+                "help": "multiply the time limit of each stage (120 or 300 s) by X (default: 1)",
+            },
+        },
+        run=run,
     )
-    selftest.add_argument(
-        "--device",
-        default="cuda",
-        metavar="DEVICE",
-        help="cuda, cuda:N, or cpu to run the same backends on the CPU (default: %(default)s)",
-    )
-    selftest.add_argument(
-        "--dataset",
-        type=Path,
-        metavar="DATASET",
-        help="packed dataset for the stages that load (default: generated)",
-    )
-    selftest.add_argument(
-        "--backend",
-        action="append",
-        choices=tuple(GPU_BACKENDS),
-        default=[],
-        help="test only this backend; can be repeated (default: both)",
-    )
-    selftest.add_argument(
-        "--stage", action="append", choices=NAMES[1:], default=[], metavar="NAME", help=stage_help
-    )
-    selftest.add_argument(
-        "--timeout",
-        type=_factor,
-        default=1.0,
-        metavar="X",
-        help="multiply the time limit of each stage (120 or 300 s) by X (default: 1)",
-    )
-    selftest.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -83,7 +86,7 @@ def run(options: argparse.Namespace) -> int:
                 "ok": good,
                 "device": options.device,
                 "record": str(record.path()),
-                "results": [_as_json(each) for each in results],
+                "results": [asdict(each) for each in results],
             }
         )
         return 0 if good else 1
@@ -103,26 +106,3 @@ def _show(result: Result) -> None:
         f"{result.summary}",
         flush=True,
     )
-
-
-def _as_json(result: Result) -> dict[str, object]:
-    return {
-        "stage": result.stage,
-        "backend": result.backend,
-        "verdict": result.verdict,
-        "summary": result.summary,
-        "seconds": round(result.seconds, 2),
-        "facts": result.facts,
-    }
-
-
-def _factor(text: str) -> float:
-    try:
-        factor = float(text)
-    except ValueError:
-        factor = 0.0
-    if not 0 < factor < 1e6:
-        raise argparse.ArgumentTypeError(
-            f"{text!r}: expected a positive number, for example 2 to double the limits"
-        )
-    return factor

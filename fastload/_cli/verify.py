@@ -5,15 +5,22 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from fastload._cli.options import Commands, add_command, add_dataset, whole_number
-from fastload._cli.output import ProgressLine, print_json
+from fastload._cli.shared import (
+    DATASET,
+    JOBS,
+    Commands,
+    ProgressLine,
+    add_command,
+    print_result,
+    whole_number,
+)
 
 if TYPE_CHECKING:
     from fastload._store.verify import VerifyProgress
 
 
 def add(commands: Commands) -> None:
-    verify = add_command(
+    add_command(
         commands,
         "verify",
         "check a dataset for damage",
@@ -21,28 +28,22 @@ def add(commands: Commands) -> None:
         "fields, and the values in the columns. Reports shard, record and original file of\n"
         "each fault.\n"
         "Exit code: 0 no faults, 1 faults found, 2 wrong usage.",
-        examples="fastload verify packed/train --deep",
+        examples="fastload verify packed --deep",
+        options={
+            **DATASET,
+            "--deep": {
+                "action": "store_true",
+                "help": "also decode every image and mask; decoder warnings count as faults",
+            },
+            "--shard": {
+                "type": whole_number(0),
+                "metavar": "N",
+                "help": "check only shard number N, and all columns (default: all shards)",
+            },
+            **JOBS,
+        },
+        run=run,
     )
-    add_dataset(verify)
-    verify.add_argument(
-        "--deep",
-        action="store_true",
-        help="also decode every image and mask; decoder warnings count as faults",
-    )
-    verify.add_argument(
-        "--shard",
-        type=whole_number(0),
-        metavar="N",
-        help="check only shard number N, and all columns (default: all shards)",
-    )
-    verify.add_argument(
-        "--jobs",
-        type=whole_number(0),
-        default=0,
-        metavar="N",
-        help="number of threads (default: all cores available to this process)",
-    )
-    verify.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -51,8 +52,8 @@ def run(options: argparse.Namespace) -> int:
     line = ProgressLine("verifying", quiet=options.json)
 
     def show(progress: VerifyProgress) -> None:
-        line.total = progress.total
-        line.update(progress.done, f"{progress.faults} faults" if progress.faults else "")
+        faults = f"{progress.faults} faults" if progress.faults else ""
+        line.update(progress.done, progress.total, faults)
 
     with line:
         report = verify(
@@ -62,8 +63,5 @@ def run(options: argparse.Namespace) -> int:
             shard=options.shard,
             on_progress=show,
         )
-    if options.json:
-        print_json(report.as_json())
-    else:
-        print(report)
+    print_result(options, report)
     return 0 if report.ok else 1

@@ -13,10 +13,7 @@ def available_cpus(*, root: str = "/") -> int:
 
     A quota of 2.5 CPUs counts as 3, because threads also wait for the disk.
     """
-    try:
-        count = len(os.sched_getaffinity(0))
-    except AttributeError:  # macOS
-        count = os.cpu_count() or 1
+    count = len(os.sched_getaffinity(0))
     return max(1, min([count, *(math.ceil(quota) for quota in _quotas(Path(root)))]))
 
 

@@ -106,7 +106,7 @@ class CudaOutputLease:
 
 
 class StageEvents:
-    """Measures stage times with GPU events, for ``fastload._tools.monitor.clocks.StageClock``.
+    """Measures stage times with GPU events, for ``fastload._tools.monitor.recorder.StageClock``.
 
     Events are read only after the GPU has reached them.
     """
@@ -197,12 +197,9 @@ def pin_and_copy_s(batch: Any, rounds: int = 3) -> tuple[float, float]:
     return min(pin for pin, _ in times), min(copy for _, copy in times)
 
 
-def random_states() -> list[torch.Tensor]:
-    return torch.cuda.get_rng_state_all()
-
-
-def restore_random(states: list[torch.Tensor]) -> None:
-    torch.cuda.set_rng_state_all(states)
+def generators() -> tuple[torch.Generator, ...]:
+    """Returns the default random generators of all GPUs; () if the program uses no GPU."""
+    return tuple(torch.cuda.default_generators) if in_use() else ()
 
 
 def allocated_mb() -> float:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import hashlib
+import itertools
 import os
+import re
+import secrets
 import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -15,7 +19,11 @@ from fastload.errors import StoreError
 
 _CHUNK = 1 << 18  # fits in the L2 cache, which makes SHA-256 10 % faster than with 1 MiB
 _MAX_PIECES = 1024  # buffers that Linux accepts in one writev call
-_TEMPORARY_SUFFIX = ".tmp-"  # an unpublished file is called NAME.tmp-PID
+# An unpublished file is called NAME.tmp-OWNER.NUMBER.
+_TEMPORARY = re.compile(r".+\.tmp-([0-9]+(?:-[0-9a-f]{8})?)(?:\.[0-9]+)?", re.DOTALL)
+_count = itertools.count()
+_NO_HARD_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV, errno.EMLINK)
+_NO_FOLDER_SYNC = (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS, errno.EBADF)
 
 
 def open_regular(path: Path) -> tuple[int, int]:
@@ -47,11 +55,20 @@ def sha256_of(descriptor: int, *, first_last: int = 0) -> str:
     return digest.hexdigest()
 
 
-def crc32c_of(descriptor: int) -> str:
-    """Returns the CRC-32C of an open file as 8 hex digits."""
-    crc = 0
-    for chunk in _chunks(descriptor):
-        crc = crc32c(chunk, crc)
+def crc32c_of(
+    descriptor: int, start: int = 0, crc: int = 0, *, copy: memoryview | None = None
+) -> str:
+    """Returns the CRC-32C of an open file from ``start`` on, after ``crc``, as 8 hex digits.
+
+    If ``copy`` is not empty, it receives the bytes, and only as many as fit are read.
+    """
+    position = 0
+    for chunk in _chunks(descriptor, start):
+        used = chunk[: len(copy) - position] if copy else chunk
+        if copy:
+            copy[position : position + len(used)] = used
+        crc = crc32c(used, crc)
+        position += len(used)
     return f"{crc:08x}"
 
 
@@ -77,41 +94,85 @@ def write_all(descriptor: int, pieces: Sequence[bytes | bytearray | memoryview])
             left = left[os.write(descriptor, left) :]
 
 
+def owner() -> str:
+    """Identifies this process among all machines: containers often have equal process ids."""
+    return f"{os.getpid()}-{_random_part(os.getpid())}"
+
+
+@functools.cache
+def _random_part(_pid: int) -> str:  # another one after a fork
+    return secrets.token_hex(4)
+
+
 def temporary_path(path: Path) -> Path:
-    """Returns the temporary name, in the same folder so that a rename publishes the file."""
-    return path.with_name(f"{path.name}{_TEMPORARY_SUFFIX}{os.getpid()}")
+    """Returns a new name in the same folder, so that a rename publishes the file."""
+    return path.with_name(f"{path.name}.tmp-{owner()}.{next(_count)}")
+
+
+def owner_of(name: str) -> str:
+    """Returns the owner in a name from ``temporary_path``, or '' for other names."""
+    found = _TEMPORARY.fullmatch(name)
+    return found[1] if found else ""
 
 
 def is_temporary(name: str) -> bool:
     """Returns True for a name from ``temporary_path``: a file of a running or a killed pack."""
-    _, mark, pid = name.rpartition(_TEMPORARY_SUFFIX)
-    return bool(mark) and pid.isdecimal()
+    return bool(owner_of(name))
 
 
 def sync_dir(folder: Path) -> None:
-    """Syncs a folder, so that renames in it survive a power loss."""
+    """Syncs a folder, so that renames in it survive a power loss.
+
+    Some network and FUSE file systems cannot do it; there, the server decides.
+    """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in _NO_FOLDER_SYNC:
+            raise
     finally:
         os.close(descriptor)
 
 
-def publish(temporary: Path, path: Path) -> None:
-    """Renames a complete, synced file atomically and syncs the folder."""
-    temporary.rename(path)
+def publish(temporary: Path, path: Path, *, replace: bool = True) -> bool:
+    """Renames a complete, synced file atomically and syncs the folder.
+
+    If ``replace`` is False, an existing file is kept and the result is False. Of several machines
+    that publish at the same time, one succeeds. Without hard links, two that find no file at the
+    same moment both succeed, and the file of the second one stays.
+    """
+    if replace:
+        temporary.rename(path)
+    else:
+        try:
+            os.link(temporary, path)
+        except OSError as error:
+            if error.errno in _NO_HARD_LINKS and not path.exists():
+                temporary.rename(path)
+            elif error.errno not in (errno.EEXIST, *_NO_HARD_LINKS):
+                raise
+            else:
+                temporary.unlink()
+                return False
+        else:
+            temporary.unlink()
     sync_dir(path.parent)
+    return True
 
 
-def write_atomically(path: Path, data: bytes) -> None:
-    """Writes a small file. Readers, also after a crash, see all of it or the previous version."""
+def write_atomically(path: Path, data: bytes, *, replace: bool = True) -> bool:
+    """Writes a small file. Readers, also after a crash, see all of it or the previous version.
+
+    ``replace`` and the result are those of ``publish``.
+    """
     temporary = temporary_path(path)
     try:
         with temporary.open("wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        publish(temporary, path)
+        return publish(temporary, path, replace=replace)
     except OSError as error:
         temporary.unlink(missing_ok=True)
         raise write_error(error, path, needed=len(data)) from error
@@ -121,7 +182,7 @@ def write_error(error: OSError, path: Path, *, needed: int) -> StoreError:
     """Returns the error for a failed write; for a full disk it has the needed and free bytes."""
     code = error.errno or errno.EIO
     free = _free_bytes(path.parent)
-    # A full disk may be reported as EIO (LMDB does so), so the free space decides.
+    # A full disk may be reported as EIO, so the free space decides.
     if code == errno.EIO and free < needed:
         code = errno.ENOSPC
     reasons = {errno.ENOSPC: "disk full", errno.EDQUOT: "quota exceeded"}
@@ -179,11 +240,12 @@ class NewFile:
                 view = view[self._file.write(view) :]
         self.size += len(data)
 
-    def publish(self) -> None:
+    def publish(self, *, replace: bool = True) -> bool:
+        """Syncs and renames the file. ``replace`` and the result are those of ``publish``."""
         with writing(self.path, needed=4096):
             os.fsync(self._file.fileno())
             self._file.close()
-            publish(self._temporary, self.path)
+            return publish(self._temporary, self.path, replace=replace)
 
     def __enter__(self) -> NewFile:
         return self

@@ -228,6 +228,11 @@ def _foreign(found: Mapping[str, object], last_iter: Mapping[int, int]) -> StepR
     iteration = next((count for count in counts if count is not None), None)
     iter_time = next((value for value in times if value is not None and value < _UNIX), None)
     row = _read(StepRow, found)
+    named = {
+        stage: number(found.get(f"time_{stage}", found.get(f"{stage}_time")))
+        for stage in STEP_STAGES
+    }
+    stages = {stage: value for stage, value in named.items() if value is not None}
     if iteration is None or (iter_time is None and row.data_time is None):
         return None
     return replace(
@@ -236,6 +241,7 @@ def _foreign(found: Mapping[str, object], last_iter: Mapping[int, int]) -> StepR
         iter=iteration,
         steps=max(iteration - last_iter.get(row.rank, iteration - 1), 1),
         iter_time=iter_time,
+        stage_times=row.stage_times or stages,
         # Other tools may use these names for something else.
         samples=None,
         gpu_mem_mb=None,
@@ -267,8 +273,9 @@ class LoaderStats:
     """Throughput and stage times of a loader, since it was created.
 
     ``finish`` is the time to write an image into the batch plus its share of the Python work on the
-    batch: labels, color operations and your ``collate_fn``. ``wait`` is how long the trainer waits
-    for a batch. ``copy`` is the transfer to the device or into pinned memory.
+    batch: labels, color operations and a ``collate_fn`` with a parameter ``generator``. ``wait`` is
+    how long the trainer waits for a batch, including any other ``collate_fn``. ``copy`` is the
+    transfer to the device or into pinned memory.
 
     Examples:
         >>> print(loader.stats())

@@ -161,11 +161,9 @@ def open_gpus(wanted: Sequence[str] | None = None) -> tuple[list[Gpu], list[str]
 
     ``wanted`` lists indices or UUIDs, or prefixes of UUIDs; None = all.
     """
+    import pynvml
+
     notes: list[str] = []
-    try:
-        import pynvml
-    except ImportError:
-        return [], ["no GPU figures: nvidia-ml-py is not installed. Run: pip install nvidia-ml-py"]
     try:
         pynvml.nvmlInit()
         count = pynvml.nvmlDeviceGetCount()
@@ -203,19 +201,18 @@ def open_gpu(uuid: str) -> tuple[Gpu | None, str]:
 
 
 def close_gpus() -> None:
-    with contextlib.suppress(ImportError):
-        import pynvml
+    import pynvml
 
-        with contextlib.suppress(pynvml.NVMLError):
-            pynvml.nvmlShutdown()
+    with contextlib.suppress(pynvml.NVMLError):
+        pynvml.nvmlShutdown()
 
 
 def _open(nv: Any, index: int) -> Gpu:
     handle = nv.nvmlDeviceGetHandleByIndex(index)
     gpu = Gpu(
         index,
-        name=_query(nv, lambda: _text(nv.nvmlDeviceGetName(handle))) or "NVIDIA GPU",
-        uuid=_query(nv, lambda: _text(nv.nvmlDeviceGetUUID(handle))) or "",
+        name=_query(nv, lambda: nv.nvmlDeviceGetName(handle)) or "NVIDIA GPU",
+        uuid=_query(nv, lambda: nv.nvmlDeviceGetUUID(handle)) or "",
         mem_total_mb=_query(nv, lambda: nv.nvmlDeviceGetMemoryInfo(handle).total / 2**20),
         mig=_query(nv, lambda: nv.nvmlDeviceGetMigMode(handle)[0]) == 1,
         notes=[],
@@ -243,7 +240,7 @@ def _mig_parts(nv: Any, handle: Any) -> list[str]:
         if part is not None:
             memory = _query(nv, lambda part=part: nv.nvmlDeviceGetMemoryInfo(part))  # type: ignore[misc]
             name = (
-                _query(nv, lambda part=part: _text(nv.nvmlDeviceGetName(part)))  # type: ignore[misc]
+                _query(nv, lambda part=part: nv.nvmlDeviceGetName(part))  # type: ignore[misc]
                 or f"instance {number}"
             )
             found.append(
@@ -262,11 +259,6 @@ def _query(nv: Any, query: Callable[[], Any]) -> Any:
         return query()
     except nv.NVMLError:
         return None
-
-
-def _text(value: Any) -> str:
-    # nvidia-ml-py returned bytes before version 11.5.
-    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 
 def _matches(gpu: Gpu, wanted: str) -> bool:
@@ -291,12 +283,10 @@ def _no_driver(kind: str, why: str) -> str:
 
 def driver_version() -> str | None:
     """Returns the version of the driver that ``open_gpus`` found, or None."""
-    with contextlib.suppress(ImportError):
-        import pynvml
+    import pynvml
 
-        with contextlib.suppress(pynvml.NVMLError):
-            return _text(pynvml.nvmlSystemGetDriverVersion())
-    return None
+    version: str | None = _query(pynvml, pynvml.nvmlSystemGetDriverVersion)
+    return version
 
 
 def driver_versions() -> tuple[str, tuple[int, int]]:
@@ -307,7 +297,7 @@ def driver_versions() -> tuple[str, tuple[int, int]]:
         pynvml.nvmlInit()
         try:
             cuda = int(pynvml.nvmlSystemGetCudaDriverVersion())
-            return _text(pynvml.nvmlSystemGetDriverVersion()), (cuda // 1000, cuda % 1000 // 10)
+            return pynvml.nvmlSystemGetDriverVersion(), (cuda // 1000, cuda % 1000 // 10)
         finally:
             pynvml.nvmlShutdown()
     except pynvml.NVMLError as error:

@@ -90,15 +90,6 @@ def aligned(rows: Sequence[Sequence[str]], *, named: int = 1) -> list[str]:
     ]
 
 
-def markdown(headings: Sequence[str], rows: Sequence[Sequence[str]], *, named: int = 1) -> str:
-    """Returns a table for a Markdown page."""
-    rule = ["---" if i < named else "---:" for i in range(len(headings))]
-    return "\n".join(
-        "| " + " | ".join(cell.replace("|", "/") for cell in row) + " |"
-        for row in (headings, rule, *rows)
-    )
-
-
 def show_sections(title: str, sections: Sequence[Section]) -> None:
     if not sys.stdout.isatty():
         print(plain_sections(title, sections))  # noqa: T201 - output of commands

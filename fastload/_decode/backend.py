@@ -35,7 +35,6 @@ Ticket = Any  # each backend has its own type
 
 STAGES = IMAGE_STAGES
 COLORS = ("rgb", "bgr", "gray", "stored")
-MAX_CHANNELS = 8
 
 # The request for one sample. Offsets and sizes are bytes of its source, all other lengths are
 # pixels. A test compares this layout with native/pool/decode_request.h.
@@ -74,8 +73,9 @@ class Codec(enum.IntEnum):
     """Encoding of a stored image."""
 
     JPEG = 0
-    # H*W*C, row-major, interleaved. 16 and 32 bits require Filter.NEAREST, and each byte counts as
-    # a channel.
+    # H*W*C, row-major, interleaved, little-endian. Images have 8 or 16 bits. Masks (the color
+    # "stored") also have 32; above 8 bits they require Filter.NEAREST, and each byte counts as a
+    # channel.
     RAW = 1
 
 
@@ -103,18 +103,23 @@ class PixelFormat:
     """Layout, color order and normalization of an output; its shape and dtype define the rest.
 
     A floating-point value is ``(pixel - mean) / std``. ``white`` is the value of a white pixel in
-    the units of ``mean`` and ``std``: 1.0 as in torchvision, or 255.0. Without mean and std the
-    values range from 0 to ``white``. The color ``stored`` keeps the stored channels, for masks. If
-    the output has more channels than the bytes of a raw number, the upper bytes are zero.
+    the units of ``mean`` and ``std``: 1.0 as in torchvision, or 255.0 or 65535.0. The color
+    ``stored`` keeps the stored channels, for masks. If the output has more channels than the bytes
+    of a raw number, the upper bytes are zero.
+
+    ``bits`` is the depth of the batch: 16 for uint16, 8 for uint8, either for floating point. Each
+    image is resized in its own depth. Then 8-bit values are multiplied by 257 in a 16-bit batch,
+    and 16-bit values lose their lower 8 bits in an 8-bit batch.
     """
 
     layout: Literal["nhwc", "nchw"] = "nhwc"
     color: Literal["rgb", "bgr", "gray", "stored"] = "rgb"
-    # Pixel value of padding and of failed samples, 0 to 255, before normalization.
+    # Pixel value of padding and of failed samples, 0 to 255 or 65535, before normalization.
     fill: int | tuple[int, ...] = 0
     mean: tuple[float, ...] | None = None  # in the channel order of the output
     std: tuple[float, ...] | None = None
     white: float = 1.0
+    bits: int = 8
 
     def __post_init__(self) -> None:
         if self.layout not in ("nhwc", "nchw"):
@@ -123,18 +128,24 @@ class PixelFormat:
             raise ConfigError(f"color={self.color!r}: expected one of {', '.join(COLORS)}")
         if not self.white > 0:
             raise ConfigError(f"white={self.white!r}: expected a number above 0, 1.0 or 255.0")
+        if self.bits not in (8, 16):
+            raise ConfigError(f"bits={self.bits!r}: expected 8 or 16")
 
     def fill_values(self, channels: int) -> tuple[int, ...]:
         """Returns the fill value of each channel."""
         return (self.fill,) * channels if isinstance(self.fill, int) else self.fill
 
     def mean_values(self, channels: int) -> tuple[float, ...]:
-        """Returns the mean of each channel in units of pixel values, 0 to 255."""
-        return tuple(255.0 / self.white * value for value in self.mean or (0.0,) * channels)
+        """Returns the mean of each channel in units of pixel values, 0 to 255 or 65535."""
+        return tuple(self._unit * value for value in self.mean or (0.0,) * channels)
 
     def std_values(self, channels: int) -> tuple[float, ...]:
-        """Returns the standard deviation of each channel in units of pixel values, 0 to 255."""
-        return tuple(255.0 / self.white * value for value in self.std or (1.0,) * channels)
+        """Returns the standard deviation of each channel in the same units."""
+        return tuple(self._unit * value for value in self.std or (1.0,) * channels)
+
+    @property
+    def _unit(self) -> float:
+        return ((1 << self.bits) - 1) / self.white
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +157,8 @@ class DecodeBatch:
 
     sources: Sequence[Source]  # records or files, as bytes-like objects
     requests: NDArray[np.void]  # REQUEST; at most as many rows as the output has slots
-    output: Output  # (N, H, W, C) or (N, C, H, W), any strides; uint8, float32, float16 or bfloat16
+    # (N, H, W, C) or (N, C, H, W), any strides; uint8, uint16, float32, float16 or bfloat16
+    output: Output
     pixels: PixelFormat = PixelFormat()
 
     @property
@@ -253,6 +265,9 @@ def check_threads(threads: int | None) -> int:
     return threads or available_cpus()
 
 
+_INTEGER_BITS = {"uint8": 8, "torch.uint8": 8, "uint16": 16, "torch.uint16": 16}
+
+
 def check_batch(batch: DecodeBatch) -> None:
     """Raises ConfigError for a batch that no backend supports."""
     dtype = batch.requests.dtype
@@ -267,6 +282,11 @@ def check_batch(batch: DecodeBatch) -> None:
         raise ConfigError(
             f"output: expected at least {len(batch.requests)} slots and 4 dimensions "
             f"({batch.pixels.layout.upper()}), found shape {shape}"
+        )
+    bits = _INTEGER_BITS.get(str(batch.output.dtype), batch.pixels.bits)
+    if bits != batch.pixels.bits:
+        raise ConfigError(
+            f"bits={batch.pixels.bits}: expected {bits}, because the output is {batch.output.dtype}"
         )
 
 

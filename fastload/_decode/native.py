@@ -152,6 +152,7 @@ def _format_arguments(pixels: PixelFormat, channels: int) -> dict[str, Any]:
         "fill": pixels.fill_values(channels),
         "mean": pixels.mean_values(channels),
         "std": pixels.std_values(channels),
+        "bits": pixels.bits,
     }
 
 

@@ -5,11 +5,12 @@ Tests compare the other backends with it, and the loader uses it without the nat
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import simplejpeg
@@ -24,10 +25,12 @@ from fastload._decode.backend import (
     DecodeBatch,
     DecodeResult,
     Filter,
+    PixelFormat,
     Status,
     check_batch,
     check_channels,
     check_threads,
+    new_requests,
 )
 from fastload._store.jpeg_header import check_limits, read_header
 from fastload._store.record import is_intact
@@ -70,6 +73,7 @@ class ReferenceBackend:
 
     def __init__(self, *, threads: int | None = None) -> None:
         self.threads = check_threads(threads)
+        _initialize_torch()
         self._pool = WorkerThreads(self.threads, "fastload-reference")
 
     def submit(self, batch: DecodeBatch) -> ReferenceTicket:
@@ -105,6 +109,30 @@ class ReferenceBackend:
         self._pool.close()
 
 
+@functools.cache
+def _initialize_torch() -> None:
+    """Decodes one image in the caller's thread, so that torch initializes its kernels there.
+
+    torch initializes each kernel on its first call, inside a C++ guard. A fork while a worker
+    thread is inside that guard leaves it locked in the child, which then waits forever.
+    """
+    requests = new_requests(len(Filter))
+    requests["out_w"] = requests["out_h"] = 3
+    requests["raw_w"] = requests["raw_h"] = 2
+    requests["raw_channels"] = 3
+    requests["source"] = 0
+    requests["codec"] = Codec.RAW
+    requests["filter"] = list(Filter)
+    for dtype, bits in ((torch.uint8, 8), (torch.float32, 8), (torch.uint16, 16)):
+        requests["raw_bits"] = bits
+        output = torch.empty(len(Filter), 3, 3, 3, dtype=dtype)
+        batch = DecodeBatch(
+            [bytes(12 * bits // 8)], requests, output, PixelFormat(layout="nchw", bits=bits)
+        )
+        for row in range(len(Filter)):
+            _load(batch, row, output[row])
+
+
 def _outcome_of(future: Future[Outcome]) -> Outcome:
     try:
         return future.result()
@@ -119,7 +147,9 @@ def _load(batch: DecodeBatch, row: int, slot: torch.Tensor) -> Outcome:
     request = batch.requests[row]
     pixels = batch.pixels
     channels = slot.shape[0]
-    fill = torch.tensor(pixels.fill_values(channels), dtype=torch.uint8)
+    # torch has few operations for uint16.
+    dtype = torch.int32 if pixels.bits == 16 else torch.uint8
+    fill = torch.tensor(pixels.fill_values(channels), dtype=dtype)
     canvas = fill[:, None, None].repeat(1, *slot.shape[1:])
     status = Status.OK
     reason = ""
@@ -139,7 +169,7 @@ def _load(batch: DecodeBatch, row: int, slot: torch.Tensor) -> Outcome:
     except (ConfigError, IndexError) as error:
         status = Status.BAD_REQUEST
         reason = str(error)
-    if slot.dtype == torch.uint8:
+    if not slot.is_floating_point():
         slot.copy_(canvas)
     else:
         mean = torch.tensor(pixels.mean_values(channels))[:, None, None]
@@ -171,11 +201,16 @@ def _decoded(request: np.void, source: memoryview, color: str, channels: int) ->
             raise BadImage(str(error)) from None
     if image.shape[2] != channels and (image.shape[2] != 1 or color == "stored"):
         raise ConfigError(f"image has {image.shape[2]} channels, but the output has {channels}")
-    return torch.from_numpy(np.array(image, order="C")).permute(2, 0, 1).expand(channels, -1, -1)
+    dtype = np.int32 if image.dtype == np.uint16 else np.uint8
+    return (
+        torch.from_numpy(np.array(image, dtype, order="C"))
+        .permute(2, 0, 1)
+        .expand(channels, -1, -1)
+    )
 
 
-def _raw(request: np.void, part: memoryview, color: str, channels: int) -> NDArray[np.uint8]:
-    """Returns raw pixels as bytes; missing upper bytes of a number become zero."""
+def _raw(request: np.void, part: memoryview, color: str, channels: int) -> NDArray[Any]:
+    """Returns raw pixels; masks as bytes, where missing upper bytes of a number become zero."""
     height, width, n, bits = (
         int(request[name]) for name in ("raw_h", "raw_w", "raw_channels", "raw_bits")
     )
@@ -185,14 +220,18 @@ def _raw(request: np.void, part: memoryview, color: str, channels: int) -> NDArr
             f"raw image of {width}x{height} pixels: expected {height * width * n_bytes} bytes, "
             f"found {len(part)}"
         )
-    if bits != 8 and request["filter"] != Filter.NEAREST:
-        raise ConfigError(f"raw image of {bits} bits per value: expected filter 'nearest'")
-    image = np.frombuffer(part, np.uint8).reshape(height, width, n_bytes)
-    if color == "stored" and n == 1 and n_bytes < channels:
-        return np.pad(image, ((0, 0), (0, 0), (0, channels - n_bytes)))
-    if color == "gray" and n_bytes == 3:
+    if color == "stored":
+        if bits != 8 and request["filter"] != Filter.NEAREST:
+            raise ConfigError(f"mask of {bits} bits per value: expected filter 'nearest'")
+        mask = np.frombuffer(part, np.uint8).reshape(height, width, n_bytes)
+        missing = channels - n_bytes if n == 1 else 0
+        return np.pad(mask, ((0, 0), (0, 0), (0, missing))) if missing > 0 else mask
+    if bits not in (8, 16):
+        raise ConfigError(f"raw image of {bits} bits per value: expected 8 or 16")
+    image = np.frombuffer(part, f"<u{bits // 8}").reshape(height, width, n)
+    if color == "gray" and n == 3:
         gray: NDArray[np.int64] = (image @ np.array([19595, 38470, 7471]) + 32768) >> 16
-        return gray.astype(np.uint8)[:, :, None]
+        return gray.astype(image.dtype)[:, :, None]
     return image[:, :, ::-1] if color == "bgr" else image
 
 
@@ -227,6 +266,8 @@ def _place(request: np.void, image: torch.Tensor, canvas: torch.Tensor) -> None:
             f"of {canvas.shape[2]}x{canvas.shape[1]}"
         )
     image = _resized(image[:, y : y + h, x : x + w], out_h, out_w, int(request["filter"]))
+    if image.dtype != canvas.dtype:  # 8 bits in a 16-bit batch, or 16 bits in an 8-bit batch
+        image = image.int() * 257 if image.dtype == torch.uint8 else image >> 8
     canvas[:, top : top + out_h, left : left + out_w] = image.flip(2) if request["flip"] else image
 
 
@@ -236,8 +277,8 @@ def _resized(image: torch.Tensor, height: int, width: int, how: int) -> torch.Te
         columns = (2 * torch.arange(width) + 1) * image.shape[2] // (2 * width)
         return image[:, rows][:, :, columns]
     if how == Filter.BILINEAR:
-        across = _blended(image.float(), width, 2)
-        return _blended(across, height, 1).round().to(torch.uint8)
+        across = _blended(image.float() if image.dtype == torch.uint8 else image.double(), width, 2)
+        return _blended(across, height, 1).round().to(image.dtype)
     if how != Filter.ANTIALIAS:
         raise ConfigError(f"filter={how}: expected 0, 1 or 2")
     # torch 2.13 fails or returns wrong pixels if a side is 1.
@@ -247,15 +288,20 @@ def _resized(image: torch.Tensor, height: int, width: int, how: int) -> torch.Te
             for plane in image.contiguous()
         ]
         return torch.from_numpy(np.stack([np.asarray(plane) for plane in planes]))
-    return torch.nn.functional.interpolate(
-        image.contiguous()[None], (height, width), mode="bilinear", antialias=True
+    narrow = image.dtype == torch.uint8
+    resized = torch.nn.functional.interpolate(
+        (image if narrow else image.float()).contiguous()[None],
+        (height, width),
+        mode="bilinear",
+        antialias=True,
     )[0]
+    return resized if narrow else resized.round().to(image.dtype)
 
 
 def _blended(image: torch.Tensor, n: int, axis: int) -> torch.Tensor:
     """Interpolates linearly between neighbors along one axis."""
     size = image.shape[axis]
-    place = ((torch.arange(n) + 0.5) * (size / n) - 0.5).clamp(0, size - 1)
+    place = ((torch.arange(n, dtype=image.dtype) + 0.5) * (size / n) - 0.5).clamp(0, size - 1)
     low = place.floor().long()
     shape = [-1 if i == axis else 1 for i in range(3)]
     return torch.lerp(

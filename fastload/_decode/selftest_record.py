@@ -17,7 +17,7 @@ import torch
 
 from fastload._common import files
 from fastload._common.public import public
-from fastload._decode.gpu import requirements
+from fastload._decode.gpu import base
 from fastload._decode.registry import GPU_BACKENDS
 from fastload._version import __version__
 
@@ -92,9 +92,9 @@ def path() -> Path:
 
 def key(device: str | torch.device) -> Key:
     """Returns GPU model, driver and versions of all packages that a result is valid for."""
-    wanted = requirements.checked_device(device)
-    facts = requirements.read_facts(wanted)
-    found = {name: requirements.installed_version(name) for name in requirements.packages()}
+    wanted = base.checked_device(device)
+    facts = base.read_facts(wanted)
+    found = {name: base.installed_version(name) for name in base.packages()}
     versions = {name: version for name, version in found.items() if version}
     gpu = facts.gpu if wanted.type == "cuda" else "cpu"
     return {

@@ -1,4 +1,4 @@
-"""Finishes a decoded uint8 batch: pixel operations, normalization, layout.
+"""Finishes a decoded uint8 or uint16 batch: pixel operations, normalization, layout.
 
 Without pixel operations, the decoder normalizes while it writes. The result is bit-identical:
 (pixel value - mean) / std in float32, then rounded to the dtype.
@@ -23,12 +23,13 @@ from fastload._finish import color, warp  # noqa: F401 - importing them register
 from fastload._finish.kernels import run_op
 from fastload._plan.field_plan import FieldPlan
 from fastload._plan.transform import Params, op_columns
-from fastload._plan.warps import FlipVertically
+from fastload._plan.warps import VERTICAL_FLIP
 from fastload.errors import ConfigError
 
 Allocate = Callable[[tuple[int, ...], torch.dtype], Tensor]
 DTYPES = {
     "uint8": torch.uint8,
+    "uint16": torch.uint16,
     "float16": torch.float16,
     "bfloat16": torch.bfloat16,
     "float32": torch.float32,
@@ -41,7 +42,8 @@ _CHUNK_DEVICE = 100_000_000
 # ``torch.set_num_threads`` in a thread also changes the setting of threads that start later,
 # including those of the trainer (torch 2.13). OpenMP's own function changes only the calling
 # thread. torch loads OpenMP with global symbols if it uses it.
-_set_num_threads = getattr(ctypes.CDLL(None), "omp_set_num_threads", None)
+# Without OpenMP, ``int`` does nothing.
+set_own_threads: Callable[[int], object] = getattr(ctypes.CDLL(None), "omp_set_num_threads", int)
 _local = threading.local()
 
 
@@ -49,14 +51,14 @@ def compute_alone() -> None:
     """Makes torch operations of this thread run on this thread only. Repeated calls are cheap."""
     if not getattr(_local, "alone", False):
         torch.get_num_threads()  # sets the thread's number on first use, which would undo ours
-        if _set_num_threads is not None:
-            _set_num_threads(1)
+        set_own_threads(1)
         _local.alone = True
 
 
 class Finish:
-    """Finishes uint8 images (n, height, width, channels) with the parameters of their plan rows.
+    """Finishes images (n, height, width, channels) with the parameters of their plan rows.
 
+    Images are uint8 or uint16.
     Images are RGB or have one channel. The work runs on their device. The object is thread-safe,
     because it has no state that changes between calls.
     """
@@ -71,7 +73,12 @@ class Finish:
     @property
     def decoder_suffices(self) -> bool:
         """Whether a normalizing decoder can do everything except for vertical flips."""
-        return all(isinstance(op, FlipVertically) for op in self.ops)
+        return all(op.name == VERTICAL_FLIP.name for op in self.ops)
+
+    @property
+    def decoded_dtype(self) -> torch.dtype:
+        """The dtype of the images that ``__call__`` takes."""
+        return DTYPES[f"uint{self.output.bits}"]
 
     @torch.no_grad()
     def __call__(
@@ -85,7 +92,7 @@ class Finish:
         """Returns the finished batch.
 
         Args:
-            images: uint8 (n, height, width, channels).
+            images: (n, height, width, channels) of ``decoded_dtype``.
             parameters: One row of parameters per image.
             out: Memory for the result, from ``empty``; None to allocate it.
             helpers: Threads that process chunks if the images are on the CPU.
@@ -97,7 +104,7 @@ class Finish:
                 lambda size, dtype: torch.empty(size, dtype=dtype, device=images.device),
             )
         planar = out.permute(0, 3, 1, 2) if self.output.layout == "NHWC" else out
-        if not self.ops and self.output.dtype == "uint8":
+        if not self.ops and not out.is_floating_point():
             planar.copy_(images.permute(0, 3, 1, 2))
             return out
         on_device = torch.from_numpy(parameters).to(images.device, non_blocking=True)
@@ -164,7 +171,7 @@ class Finish:
         return x
 
     def _normalized(self, x: Tensor) -> Tensor:
-        if self.output.dtype == "uint8":
+        if not DTYPES[self.output.dtype].is_floating_point:
             return x.round_()
         for values, apply in ((self.output.mean, x.sub_), (self.output.std, x.div_)):
             if values not in ((0.0,), (1.0,)):
@@ -172,10 +179,10 @@ class Finish:
         return x
 
     def _check(self, images: Tensor, parameters: Params) -> None:
-        if images.dtype != torch.uint8 or images.ndim != 4:
+        if images.dtype != self.decoded_dtype or images.ndim != 4:
             raise ConfigError(
                 f"images are {images.dtype} {tuple(images.shape)}: "
-                "expected uint8 (n, height, width, channels)"
+                f"expected {self.decoded_dtype} (n, height, width, channels)"
             )
         expected = (len(images), sum(op.n_params for op in self.ops))
         if parameters.shape != expected:

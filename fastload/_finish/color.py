@@ -1,7 +1,8 @@
 """Kernels of the color operations.
 
-Values are not rounded between operations. Values outside 0..255 are clipped, as in torchvision for
-floating-point images. Saturation, hue and grayscale do not change images with one channel.
+Values are not rounded between operations. Values outside 0..white (255 or 65535) are clipped, as in
+torchvision for floating-point images. Saturation, hue and grayscale do not change images with one
+channel.
 """
 
 from __future__ import annotations
@@ -11,37 +12,37 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fastload._finish.kernels import kernel
-from fastload._plan import color as ops
+from fastload._plan.transform import PixelOp
 
 RED, GREEN, BLUE = 0.2989, 0.587, 0.114  # torchvision's weights: ITU-R 601 to four digits
 
 
-@kernel(ops.AdjustBrightness)
-def adjust_brightness(_: ops.AdjustBrightness, x: Tensor, factor: Tensor) -> Tensor:
+@kernel("brightness")
+def adjust_brightness(op: PixelOp, x: Tensor, factor: Tensor) -> Tensor:
     """Factor 0 is black."""
-    return x.mul_(_column(factor)).clamp_(0, 255)
+    return x.mul_(_column(factor)).clamp_(0, op.white)
 
 
-@kernel(ops.AdjustContrast)
-def adjust_contrast(_: ops.AdjustContrast, x: Tensor, factor: Tensor) -> Tensor:
+@kernel("contrast")
+def adjust_contrast(op: PixelOp, x: Tensor, factor: Tensor) -> Tensor:
     """Factor 0 is uniform gray."""
-    return _away_from(_luma(x).mean(dim=(1, 2, 3), keepdim=True), x, factor)
+    return _away_from(_luma(x).mean(dim=(1, 2, 3), keepdim=True), x, factor, op.white)
 
 
-@kernel(ops.AdjustSaturation)
-def adjust_saturation(_: ops.AdjustSaturation, x: Tensor, factor: Tensor) -> Tensor:
+@kernel("saturation")
+def adjust_saturation(op: PixelOp, x: Tensor, factor: Tensor) -> Tensor:
     """Factor 0 is grayscale."""
-    return x if x.shape[1] == 1 else _away_from(_luma(x), x, factor)
+    return x if x.shape[1] == 1 else _away_from(_luma(x), x, factor, op.white)
 
 
-@kernel(ops.ToGrayscale)
-def to_grayscale(_: ops.ToGrayscale, x: Tensor, on: Tensor) -> Tensor:
+@kernel("grayscale")
+def to_grayscale(_: PixelOp, x: Tensor, on: Tensor) -> Tensor:
     """Writes the luma to all channels of the images whose ``on`` is 1."""
     return x if x.shape[1] == 1 else torch.where(_column(on) > 0, _luma(x), x)
 
 
-@kernel(ops.AdjustHue)
-def adjust_hue(_: ops.AdjustHue, x: Tensor, share: Tensor) -> Tensor:
+@kernel("hue")
+def adjust_hue(_: PixelOp, x: Tensor, share: Tensor) -> Tensor:
     """Rotates the hue by ``share`` of the color circle."""
     if x.shape[1] == 1:
         return x
@@ -64,8 +65,8 @@ def adjust_hue(_: ops.AdjustHue, x: Tensor, share: Tensor) -> Tensor:
     return result
 
 
-@kernel(ops.Blur)
-def blur(op: ops.Blur, x: Tensor, sigma: Tensor) -> Tensor:
+@kernel("blur")
+def blur(op: PixelOp, x: Tensor, sigma: Tensor) -> Tensor:
     """Two one-dimensional convolutions with reflected edges; ``sigma`` must be above 0."""
     n, channels, height, width = x.shape
     reach = op.kernel // 2
@@ -78,10 +79,10 @@ def blur(op: ops.Blur, x: Tensor, sigma: Tensor) -> Tensor:
     return planes.view(x.shape)
 
 
-@kernel(ops.Erase)
-def erase(op: ops.Erase, x: Tensor, box: Tensor) -> Tensor:
+@kernel("erase")
+def erase(op: PixelOp, x: Tensor, box: Tensor) -> Tensor:
     """Fills the box x0, y0, x1, y1 of each image with the value."""
-    value = torch.tensor(op.value, dtype=x.dtype, device=x.device).view(1, -1, 1, 1)
+    value = torch.tensor(op.channel_values, dtype=x.dtype, device=x.device).view(1, -1, 1, 1)
     x0, y0, x1, y1 = (column.view(-1, 1, 1, 1) for column in box.unbind(1))
     down = torch.arange(x.shape[2], device=x.device).view(1, 1, -1, 1)
     across = torch.arange(x.shape[3], device=x.device).view(1, 1, 1, -1)
@@ -96,9 +97,9 @@ def _luma(x: Tensor) -> Tensor:
     return x[:, 0:1].mul(RED).add_(x[:, 1:2], alpha=GREEN).add_(x[:, 2:3], alpha=BLUE)
 
 
-def _away_from(middle: Tensor, x: Tensor, factor: Tensor) -> Tensor:
+def _away_from(middle: Tensor, x: Tensor, factor: Tensor, white: float) -> Tensor:
     factor = _column(factor)
-    return x.mul_(factor).add_(middle.mul_(1 - factor)).clamp_(0, 255)
+    return x.mul_(factor).add_(middle.mul_(1 - factor)).clamp_(0, white)
 
 
 def _column(values: Tensor) -> Tensor:

@@ -8,24 +8,24 @@ from torch import Tensor
 
 from fastload._common.native import core
 from fastload._finish.kernels import MASK_KERNELS, kernel
-from fastload._plan.warps import FlipVertically, WarpAffine
+from fastload._plan.transform import PixelOp
 
 
-@kernel(FlipVertically)
-def flip_vertically(_: FlipVertically, x: Tensor, _params: Tensor) -> Tensor:
+@kernel("vertical_flip")
+def flip_vertically(_: PixelOp, x: Tensor, _params: Tensor) -> Tensor:
     return x.flip(2)  # run_op passes only samples that are flipped
 
 
-@kernel(FlipVertically, MASK_KERNELS)
-def flip_masks(_: FlipVertically, masks: Tensor, on: Tensor, _fill: Tensor) -> Tensor:
+@kernel("vertical_flip", MASK_KERNELS)
+def flip_masks(_: PixelOp, masks: Tensor, on: Tensor, _fill: Tensor) -> Tensor:
     """Flips the masks whose ``on`` is 1."""
     return torch.where(on.view(-1, 1, 1, 1) > 0, masks.flip(1), masks)
 
 
-@kernel(WarpAffine)
-def warp_affine(op: WarpAffine, x: Tensor, inverse: Tensor) -> Tensor:
+@kernel("affine")
+def warp_affine(op: PixelOp, x: Tensor, inverse: Tensor) -> Tensor:
     """Bilinear interpolation; the native core computes it on the CPU."""
-    fill = torch.tensor(op.fill, dtype=x.dtype, device=x.device)
+    fill = torch.tensor(op.channel_values, dtype=x.dtype, device=x.device)
     module = core()
     if module is None or x.device.type != "cpu":
         return sample_affine(x, inverse, fill)
@@ -56,8 +56,8 @@ def sample_affine(x: Tensor, inverse: Tensor, fill: Tensor) -> Tensor:
     return F.grid_sample(x - fill, grid, align_corners=False).add_(fill)
 
 
-@kernel(WarpAffine, MASK_KERNELS)
-def warp_masks_affine(_: WarpAffine, masks: Tensor, inverse: Tensor, fill: Tensor) -> Tensor:
+@kernel("affine", MASK_KERNELS)
+def warp_masks_affine(_: PixelOp, masks: Tensor, inverse: Tensor, fill: Tensor) -> Tensor:
     """Selects the nearest pixel."""
     n, height, width, n_bytes = masks.shape
     across, down = (each.floor().long() for each in _origins(inverse, height, width))

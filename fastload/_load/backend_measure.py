@@ -69,10 +69,15 @@ class Bench:
     budget: int  # threads
 
     def key(self) -> dict[str, str]:
-        """Returns what a measurement is valid for: data, plan, batch, threads, GPU, versions."""
+        """Returns what a measurement is valid for: data, plan, batch, threads, GPU, versions.
+
+        It includes the backends that may use the JPEG engine: a revoked self-test ends the choice.
+        """
+        device = self.transfer.device
         return {
-            **versions(self.transfer.device),
-            "device": self.transfer.device.type,
+            **versions(device),
+            "device": device.type,
+            "jpeg_engine": ",".join(name for name in GPU_BACKENDS if hardware_passed(name, device)),
             "content": self.dataset.manifest.content,
             "plan": json.dumps(self.spec.describe()),
             "batch": str(self.batch_size),

@@ -23,7 +23,7 @@ from fastload._load.spec import LoadedField
 from fastload._plan.rows import PlanRows
 from fastload.errors import FastloadError
 
-Ids = NDArray[np.int64]
+Ids = NDArray[np.int64]  # with copy numbers while they are requests: fastload._plan.draw_ids
 Values = dict[str, Any]  # field name -> values of the batch
 
 
@@ -31,7 +31,7 @@ Values = dict[str, Any]  # field name -> values of the batch
 class PlannedBatch:
     """A batch with mapped records and all random decisions made, but without pixel memory."""
 
-    ids: Ids  # as requested
+    ids: Ids  # as requested, with copy numbers
     epoch: int
     records: BatchRecords  # bad samples are already replaced by good samples of the batch
     rows: dict[str, PlanRows]  # image field -> plan

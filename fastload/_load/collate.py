@@ -13,7 +13,7 @@ class Stack(Enum):
     """When values are stacked to one tensor, unless the user passes ``ragged=``."""
 
     NEVER = 0
-    SAME_SHAPE = 1  # if all scanned samples have the same shape
+    SAME_SHAPE = 1  # if all samples have the same shape
     ALWAYS = 2
 
 

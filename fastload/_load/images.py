@@ -115,19 +115,23 @@ class ImageDecoder:
         return self._memory(shape, dtype), form
 
     def _format(self, chosen: LoadedField) -> tuple[PixelFormat, torch.dtype]:
-        # Pixel operations need uint8 NHWC. Without them, the decode threads write the final format.
+        # Pixel operations need integers in NHWC. Without them, the decode threads write the final
+        # format.
         plan = self._spec.plans[chosen.name]
         channels = chosen.channels
         color = "gray" if channels == 1 else self._spec.color
         fill = _per_channel(plan.fill, channels)
-        final = self._finishes[chosen.name].decoder_suffices
-        dtype = DTYPES[plan.output.dtype] if final else torch.uint8
+        finish = self._finishes[chosen.name]
+        final = finish.decoder_suffices
+        dtype = DTYPES[plan.output.dtype] if final else finish.decoded_dtype
         layout = "nchw" if final and plan.output.layout == "NCHW" else "nhwc"
-        if dtype == torch.uint8:
-            return PixelFormat(layout, color, fill, white=255.0), dtype  # type: ignore[arg-type]
-        mean = _per_channel(plan.output.mean, channels)
-        std = _per_channel(plan.output.std, channels)
-        return PixelFormat(layout, color, fill, mean, std, 255.0), dtype  # type: ignore[arg-type]
+        mean = std = None
+        if dtype.is_floating_point:
+            mean = _per_channel(plan.output.mean, channels)
+            std = _per_channel(plan.output.std, channels)
+        bits = plan.output.bits
+        form = PixelFormat(layout, color, fill, mean, std, plan.output.white, bits)  # type: ignore[arg-type]
+        return form, dtype
 
     def _memory(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         device = self._backend.device

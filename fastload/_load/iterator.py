@@ -6,17 +6,15 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import lmdb
-
-from fastload._load.batch import Failed, PendingBatch, Progress, Values, split_samples
+from fastload._load.batch import Batch, Failed, PendingBatch, Progress
+from fastload._load.collator import Uncollated
 from fastload._load.pipeline import Driver, plan_batches
 from fastload._load.prefetch import Prefetcher
 from fastload._load.read_ahead import ReadAhead
-from fastload._load.spec import LoadSpec
 from fastload._order.epoch_state import EpochState
+from fastload._plan.draw_ids import sample_ids
 from fastload._store.dataset import Dataset
 from fastload.errors import FastloadError, WorkerDied
 
@@ -48,7 +46,7 @@ class LoaderIterator:
         self._pass = current
         self._done = current.start
         self._progress = Progress()
-        reader = ReadAhead(loader.packed, block=loader.block_samples)
+        reader = ReadAhead(loader.selected, blocks=loader.blocks)
         drawn = plans = None
         if order.draws_in_trainer:
             drawn = reader.ahead_of(order.batches(current), order.horizon)
@@ -97,6 +95,8 @@ class LoaderIterator:
                 self._order.ended(self._pass)
             self._prefetcher.stop()
             raise StopIteration
+        if isinstance(item, Batch) and isinstance(item.data, Uncollated):
+            item = self._collated(item.data, item.n_samples)
         if isinstance(item, Failed):
             self._commit()  # the error replaces a batch; the next call returns the next batch
             error, item = item.error, None
@@ -124,6 +124,16 @@ class LoaderIterator:
         )
         self._commit()  # last, so that a Ctrl-C before it neither counts nor loses the batch
         return batch
+
+    def _collated(self, data: Uncollated, n_samples: int) -> Batch | Failed:
+        """Runs the collate_fn. After Ctrl-C, the next call of ``next`` runs it again."""
+        pipeline = self._loader.pipeline
+        try:
+            with pipeline.transfer.stream():  # it may use pixels that are still queued
+                collated = data.collate()
+            return Batch(pipeline.send(collated), n_samples)
+        except Exception as error:  # noqa: BLE001 - raised in place of the batch
+            return Failed.of(error)
 
     def __len__(self) -> int:
         return len(self._loader)  # of a complete epoch, as for torch's iterators
@@ -154,7 +164,7 @@ class LoaderIterator:
         if isinstance(working_on, PendingBatch):
             found = loader.pipeline.undecoded(working_on).tolist()
         else:
-            found = [i for ids in working_on for i in ids.tolist()]
+            found = [i for ids in working_on for i in sample_ids(ids).tolist()]
             where = "these batches" if len(working_on) > 1 else where
         names = ", ".join(_named(loader.packed, found[:_MAX_NAMED]))
         more = len(found) - _MAX_NAMED
@@ -176,28 +186,10 @@ def _named(dataset: Dataset, ids: list[int]) -> list[str]:
     def read() -> None:
         for i in ids:
             # Damaged records are reported when their batch is delivered.
-            with contextlib.suppress(FastloadError, OSError, lmdb.Error):
+            with contextlib.suppress(FastloadError, OSError):
                 sources[i] = f", {dataset.source(i)}"
 
     thread = threading.Thread(target=read, name="fastload-naming", daemon=True)
     thread.start()
     thread.join(_NAMING_S)
     return [f"{i} ({dataset.reader(i).shard.name}{sources.get(i, '')})" for i in ids]
-
-
-class Collator:
-    """Makes the user's batch: a dict, a tuple, the result of a collate_fn, or a single sample."""
-
-    def __init__(
-        self, spec: LoadSpec, collate_fn: Callable[[Any], Any] | None, *, batched: bool
-    ) -> None:
-        self._as_tuple = spec.as_tuple
-        self._collate_fn = collate_fn
-        self._batched = batched
-
-    def __call__(self, values: Values, n: int) -> Any:
-        if self._batched and self._collate_fn is None:
-            return tuple(values.values()) if self._as_tuple else values
-        samples = split_samples(values, n, as_tuple=self._as_tuple)
-        given = samples if self._batched else samples[0]
-        return given if self._collate_fn is None else self._collate_fn(given)

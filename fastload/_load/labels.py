@@ -13,7 +13,6 @@ from fastload._load.batch import Values
 from fastload._load.collate import COLLATE, Stack
 from fastload._load.records import BatchRecords
 from fastload._load.spec import LoadedField
-from fastload._plan.labels import LABEL_MOVES
 from fastload._plan.rows import PlanRows
 from fastload._store.fields import decode_value
 from fastload.errors import BadImage, ConfigError, RecordError
@@ -64,6 +63,8 @@ def _complete(chosen: LoadedField, value: Any) -> Any:
             f"field {chosen.name!r}: found {len(found)} values, expected {chosen.items}, "
             "one per image"
         )
+    if chosen.field.along and not found:
+        return np.empty(0) if chosen.ragged == "pad" and not chosen.field.list else value
     required = collate.stack is Stack.ALWAYS or (
         collate.stack is Stack.SAME_SHAPE and chosen.ragged != "list" and not chosen.field.list
     )
@@ -85,7 +86,7 @@ def move_labels(
     """
     name = chosen.name
     listed = chosen.field.list
-    move = LABEL_MOVES[chosen.field.kind]
+    move = chosen.move
     if rows is None or image is None or move is None:
         return {name: list(values)}
     flat = [each for own in values for each in own] if listed else list(values)
@@ -98,6 +99,22 @@ def move_labels(
         details = [detail for _, detail in pairs]
         result[f"{name}.{move.detail}"] = _nested(details, counts, listed)
     return result
+
+
+def keep_rows(values: Values, kept: Sequence[Any]) -> Values:
+    """Selects the entries of the boxes that were kept; ``kept`` has their indices per sample."""
+    return {
+        name: [_kept(value, rows) for value, rows in zip(own, kept, strict=True)]
+        for name, own in values.items()
+    }
+
+
+def _kept(value: Any, rows: Any) -> Any:
+    if isinstance(rows, list):  # one array of indices per image; an absent value has no items
+        return [_kept(each, own) for each, own in zip(value, rows, strict=False)]
+    if isinstance(value, list):
+        return [value[row] for row in rows]
+    return value if value is None else value[rows]
 
 
 def collate_field(chosen: LoadedField, values: Values, ids: NDArray[np.int64]) -> Values:

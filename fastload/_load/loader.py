@@ -16,9 +16,10 @@ from fastload._common.native import warn_once_if_missing
 from fastload._common.public import public
 from fastload._load.backend_measure import USUAL_BATCH, Bench, learn_step, measured_choice
 from fastload._load.buffers import BufferPool
+from fastload._load.collator import Collator
 from fastload._load.decoder import BackendChoice, Decoder
 from fastload._load.faults import FaultPolicy
-from fastload._load.iterator import Collator, LoaderIterator
+from fastload._load.iterator import LoaderIterator
 from fastload._load.options import LoaderOptions, make_order
 from fastload._load.pipeline import Pipeline
 from fastload._load.scaling import DepthScaler, ThreadScaler
@@ -55,7 +56,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
     ``(images, labels)``. Any other dataset yields a dict of field names and values.
 
     Args:
-        dataset: Path of a packed dataset, or the result of ``fastload.open``.
+        dataset: Path of a packed dataset, or the result of ``fastload.open``. A list of them is
+            loaded as one dataset, as if ``fastload.merge`` had joined them.
         batch_size: Samples per batch on each rank (default 1). None yields single samples.
         shuffle: True permutes blocks of about 8 MiB and shuffles the samples inside a window of
             blocks, so that the disk reads sequentially. "full" is a random permutation of all
@@ -65,8 +67,11 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             ``shuffle``, ``sampler`` and ``drop_last``.
         num_workers: Number of decode threads. None (default) starts with up to 4 threads and adds
             more while the trainer waits, up to the CPUs that this rank may use.
-        collate_fn: Function that makes a batch from a list of samples. None (default) collates in
-            the loader, which is faster.
+        collate_fn: Function that makes a batch from a list of samples. Its random numbers depend on
+            the seed, the epoch and the first sample, and the trainer's generators are restored. It
+            runs in ``next()``, or ahead in the background if it has a parameter ``generator=None``,
+            which receives a torch generator. None (default) and torch's ``default_collate`` collate
+            in the loader, which is faster.
         pin_memory: Return CPU tensors in pinned memory (default False).
         drop_last: Drop samples that do not fill a batch on every rank (default False).
         timeout: Seconds to wait for a batch before RuntimeError; 0 (default) waits forever.
@@ -90,6 +95,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             "pad" repeats samples, and "partial" makes the last batches smaller. None (default) is
             "drop" with ``drop_last``, else "pad" with several ranks and "partial" with one.
         window: Number of blocks that are shuffled together with ``shuffle=True`` (default 8).
+        repeats: Copies of each sample per epoch, each with its own random crop and colors (default
+            1). The copies follow one another, so they share a batch (repeated augmentation).
         color: "rgb", "bgr" or "gray". None (default) is "gray" if all scanned images are grayscale,
             else "rgb".
         ragged: How to collate fields whose shape differs between samples: "list" (default) for a
@@ -98,10 +105,22 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             False).
         return_matrix: Also return the 3x3 matrix from source pixels to output pixels of each image,
             as "image.matrix" (default False).
+        min_visible: Smallest fraction of the area of a box, 0 to 1, that must remain visible after
+            the transforms. Other boxes are dropped, together with the entries of fields that are
+            along them. 0 (default) keeps every box that is visible at all.
+        min_side: Smallest width and height of the visible part of a box, in pixels of the output
+            (default 0). Smaller boxes are dropped.
         on_error: "raise" (default) raises an error in place of a batch with a bad sample.
             "substitute" replaces the sample by another one of the batch and counts it.
+        split: Only the samples of this split, e.g. "train". A dataset with several splits requires
+            it; "all" loads all of them. Samplers count from 0 within the split. Default None.
         max_bad: Maximum number of different bad samples with ``on_error="substitute"``. None
             (default) is no limit.
+        weights: With a list of datasets: the share of samples from each, such as ``[0.7, 0.3]``.
+            The sum may be any number. An epoch has as many samples as the datasets together. Each
+            epoch continues where the last one stopped in a dataset, so that all its samples are
+            used over several epochs, and starts over after the last one. Excludes ``sampler``,
+            ``batch_sampler`` and ``repeats``. None (default) uses every sample once per epoch.
         **torch_arguments: ``persistent_workers``, ``pin_memory_device`` and ``in_order`` of torch,
             which have no effect.
 
@@ -113,18 +132,20 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         >>> import fastload
         >>> from fastload import transforms as T
         >>> loader = fastload.DataLoader(
-        ...     "data/train",
+        ...     "packed",
+        ...     split="train",
         ...     batch_size=256,
         ...     shuffle=True,
         ...     transform=[T.RandomResizedCrop(224), T.HorizontalFlip(), T.Normalize(0.5, 0.25)],
         ... )
         >>> for images, labels in loader:
         ...     train_step(images, labels)
+        >>> mixed = fastload.DataLoader(["day", "night"], weights=[0.7, 0.3], shuffle=True)
     """
 
     def __init__(  # noqa: PLR0917 - torch's own order
         self,
-        dataset: str | os.PathLike[str] | Dataset,
+        dataset: str | os.PathLike[str] | Dataset | Sequence[str | os.PathLike[str] | Dataset],
         batch_size: int | None = 1,
         shuffle: bool | str | None = None,
         sampler: Any = None,
@@ -139,6 +160,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         generator: torch.Generator | None = None,
         *,
         prefetch_factor: int | None = None,
+        split: str | None = None,
         transform: object = None,
         fields: Sequence[str] | None = None,
         device: str | torch.device | None = None,
@@ -148,12 +170,16 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         world_size: int | None = None,
         last_batch: str | None = None,
         window: int = WINDOW,
+        repeats: int = 1,
         color: str | None = None,
         ragged: str | Mapping[str, str] = "list",
         exact: bool = False,
         return_matrix: bool = False,
+        min_visible: float = 0.0,
+        min_side: float = 0.0,
         on_error: str = "raise",
         max_bad: int | None = None,
+        weights: Sequence[float] | None = None,
         **torch_arguments: object,
     ) -> None:
         inherited = set(vars(self))  # set by a user's subclass before this call
@@ -166,12 +192,15 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
                 ragged=ragged,
                 exact=exact,
                 return_matrix=return_matrix,
+                min_visible=min_visible,
+                min_side=min_side,
             ),
             {
                 "worker_init_fn": worker_init_fn,
                 "multiprocessing_context": multiprocessing_context,
                 **torch_arguments,
             },
+            split=split,
             batch_size=batch_size,
             shuffle=shuffle,
             sampler=sampler,
@@ -190,17 +219,21 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             world_size=world_size,
             last_batch=last_batch,
             window=window,
+            repeats=repeats,
             on_error=on_error,
             max_bad=max_bad,
+            weights=weights,
         )
         self.seed = options.order_seed
         self.timeout_s = options.timeout_s
         self._ranks = options.ranks()
-        spec = load_spec(options.dataset, options.samples)
+        packed = options.dataset.with_split(None)
+        # Of all splits, so that their loaders deliver the same shapes and channels.
+        spec = load_spec(packed, options.samples)
         warn_once_if_missing()
         self.transfer = make_transfer(options.device, pin_memory=options.pin_memory)
-        self._init_backend(spec)
-        self._init_pipeline(spec)
+        self._init_backend(packed, spec)
+        self._init_pipeline(packed, spec)
         loader = weakref.ref(self)  # the order must not keep the loader alive
         self.order = make_order(
             options, lambda: None if (alive := loader()) is None else alive._current_partition()
@@ -215,12 +248,12 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         self._init_torch()
         self._own_attributes = {*vars(self), "_own_attributes"} - inherited
 
-    def _init_backend(self, spec: LoadSpec) -> None:
+    def _init_backend(self, packed: Dataset, spec: LoadSpec) -> None:
         options = self._options
         budget = options.thread_budget(self._ranks)
         fixed = options.num_workers is not None
         bench = Bench(
-            options.dataset,
+            packed,
             spec,
             self.transfer,
             batch_size=(options.batch_size or USUAL_BATCH)
@@ -240,7 +273,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         )
         self.thread_scaler = ThreadScaler(self._backend, fixed=fixed)
 
-    def _init_pipeline(self, spec: LoadSpec) -> None:
+    def _init_pipeline(self, packed: Dataset, spec: LoadSpec) -> None:
         options = self._options
         depth = options.prefetch_depth
         self.stats_collector = StatsCollector()
@@ -249,7 +282,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             depth, self._buffers, fixed=options.prefetch_factor is not None
         )
         self.pipeline = Pipeline(
-            options.dataset,
+            packed,
             spec,
             self._backend,
             seed=self.seed,
@@ -259,7 +292,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             transfer=self.transfer,
         )
         self.images_per_sample = sum(each.items for each in spec.images)
-        self.collator = Collator(spec, options.collate_fn, batched=options.batched)
+        self.collator = Collator(spec, options.collate_fn, batched=options.batched, seed=self.seed)
 
     def _current_partition(self) -> Partition:
         """Returns rank and world size now: the process group may start after the loader."""
@@ -279,7 +312,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         options = self._options
         order = self.order
         self.lookahead = Lookahead(self.ahead - 1)
-        view = LoaderDataset(self.pipeline, order, self.lookahead, options.samples)
+        view = LoaderDataset(options.dataset, self.pipeline, order, self.lookahead, options.samples)
         sampler = options.sampler
         batches = options.batch_sampler
         if isinstance(order, RankOrder):
@@ -314,9 +347,12 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
 
     def __repr__(self) -> str:
         options = self._options
+        paths = [str(path) for path in self.packed.paths]
         parts = [
-            f"{str(self.packed.path)!r}",
-            f"{len(self.packed):,} samples",
+            repr(paths[0] if len(paths) == 1 else paths),
+            *([] if options.weights is None else [f"weights={options.weights!r:.100}"]),
+            *([] if options.split is None else [f"split={options.split!r}"]),
+            f"{len(self.selected):,} samples",
             f"batch_size={self.batch_size}",
         ]
         if isinstance(self.order, RankOrder):
@@ -343,8 +379,26 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
 
     @property
     def packed(self) -> Dataset:
-        """The packed dataset."""
+        """The packed dataset with all splits. Its indices are the ids in ``batch["id"]``."""
         return self.pipeline.dataset
+
+    @property
+    def selected(self) -> Dataset:
+        """The samples of this loader: ``packed``, limited to the split."""
+        return self._options.dataset
+
+    @property
+    def classes(self) -> list[str]:
+        """Class names in the order of their numbers, as in torchvision's ``ImageFolder``.
+
+        See ``fastload.Dataset.classes``.
+        """
+        return self.packed.classes
+
+    @property
+    def class_to_idx(self) -> dict[str, int]:
+        """Number of each class name, as in torchvision's ``ImageFolder``."""
+        return self.packed.class_to_idx
 
     @property
     def backend(self) -> BackendChoice:
@@ -352,11 +406,9 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         return self._backend.choice
 
     @property
-    def block_samples(self) -> int:
-        """Samples per block of the order; 0 if the order has no blocks."""
-        if isinstance(self.order, RankOrder) and self.order.options.shuffle is True:
-            return self.order.options.block
-        return 0
+    def blocks(self) -> tuple[tuple[range, int], ...]:
+        """Ranges of ids with the samples per block of the order; none if it has no blocks."""
+        return self.order.options.blocks if isinstance(self.order, RankOrder) else ()
 
     def __len__(self) -> int:
         return len(self.order)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import os
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -23,11 +23,16 @@ from fastload._order.epoch_order import WINDOW
 from fastload._order.partition import Partition
 from fastload._order.rank_order import OrderOptions, RankOrder
 from fastload._order.sampler_order import SamplerOrder
+from fastload._order.weighted_order import Share, drawn_counts
+from fastload._plan.draw_ids import check_fits
 from fastload._store.dataset import Dataset
+from fastload._store.fields import ALL_SPLITS
+from fastload._store.joined import JoinedDataset
 from fastload.errors import ConfigError
 
 MAX_THREADS = 1024
 MAX_PREFETCH = 1024  # batches
+MAX_REPEATS = 1024
 # One batch is delivered, one is finished, and one keeps the decode threads busy in the meantime.
 DEFAULT_PREFETCH = 3
 _NO_PROCESSES = "there are no worker processes: images are decoded by threads of this process"
@@ -95,6 +100,7 @@ class LoaderOptions:
     """The arguments as passed, in torch's order. Properties derive further values from them."""
 
     dataset: Dataset
+    split: str | None = None
     batch_size: int | None = 1
     shuffle: bool | str | None = None
     sampler: Any = None
@@ -113,8 +119,10 @@ class LoaderOptions:
     world_size: int | None = None
     last_batch: str | None = None
     window: int = WINDOW
+    repeats: int = 1
     on_error: str = "raise"
     max_bad: int | None = None
+    weights: Sequence[float] | None = None
     samples: SampleOptions = field(default_factory=SampleOptions)
     unused: Mapping[str, object] = field(default_factory=dict)  # torch arguments without effect
 
@@ -125,18 +133,23 @@ class LoaderOptions:
         samples: SampleOptions,
         unused: Mapping[str, object],
         *,
+        split: str | None,
         num_workers: int | None,
         collate_fn: Callable[[Any], Any] | None,
         **arguments: Any,
     ) -> LoaderOptions:
         """Checks the arguments, warns about unused ones, and opens the dataset."""
         _warn_unused(unused)
+        if collate_fn is torch.utils.data.default_collate:  # the loader does the same, faster
+            collate_fn = None
         if isinstance(dataset, LoaderDataset):  # a framework rebuilds a loader from its parts
             num_workers = num_workers or None
             collate_fn = None if isinstance(collate_fn, Collate) else collate_fn
             samples = dataset.samples if samples == SampleOptions() else samples
+        selected = opened(dataset).select(split)
         return cls(
-            dataset=opened(dataset),
+            dataset=selected,
+            split=selected.split_name,
             samples=samples,
             unused=unused,
             num_workers=num_workers,
@@ -164,11 +177,55 @@ class LoaderOptions:
             raise ConfigError(
                 f"drop_last=True contradicts last_batch={self.last_batch!r:.40}: pass one of them"
             )
-        if self.has_sampler and (self.last_batch is not None or self.window != WINDOW):
+        if type(self.repeats) is not int or not 1 <= self.repeats <= MAX_REPEATS:
             raise ConfigError(
-                "last_batch and window have no effect with a sampler, which decides the order: "
-                "omit them"
+                f"repeats={self.repeats!r:.40}: expected the copies of each sample per epoch, "
+                f"1 to {MAX_REPEATS}"
             )
+        if self.has_sampler and (
+            self.last_batch is not None or self.window != WINDOW or self.repeats != 1
+        ):
+            raise ConfigError(
+                "last_batch, window and repeats have no effect with a sampler, which decides the "
+                "order: omit them"
+            )
+        self._check_weights()
+
+    def _check_weights(self) -> None:
+        if self.weights is None:
+            return
+        if not isinstance(self.dataset, JoinedDataset):
+            raise ConfigError(
+                f"weights={self.weights!r:.100}: expected a list of datasets, found one dataset"
+            )
+        if self.has_sampler:
+            raise ConfigError(
+                "weights has no effect with a sampler or batch_sampler, which decides the order: "
+                "pass one of them. Lightning passes one for predictions: use a loader without "
+                "weights there"
+            )
+        if self.repeats != 1:
+            raise ConfigError(
+                f"repeats={self.repeats} contradicts weights: both decide how often a sample "
+                "occurs in an epoch. Pass one of them"
+            )
+        self.shares()
+
+    def shares(self) -> tuple[Share, ...]:
+        """Returns what an epoch takes from each dataset; () without weights."""
+        if self.weights is None or not isinstance(self.dataset, JoinedDataset):
+            return ()
+        ranges = self.dataset.ranges()
+        sizes = [sum(map(len, own)) for own in ranges]
+        starts = self.dataset.column("_blocks")[:, 0]
+        shares = []
+        drawn = drawn_counts(self.weights, sizes)
+        for own, size, n_drawn in zip(ranges, sizes, drawn, strict=True):
+            n_blocks = sum(
+                int(np.count_nonzero((starts >= ids.start) & (starts < ids.stop))) for ids in own
+            )
+            shares.append(Share(own, n_drawn, max(1, round(size / max(1, n_blocks)))))
+        return tuple(shares)
 
     def _check_order(self) -> None:
         """Raises ConfigError for contradictions, as torch does."""
@@ -291,24 +348,31 @@ def make_order(
     options: LoaderOptions, current_partition: Callable[[], Partition | None]
 ) -> RankOrder | SamplerOrder:
     """Makes fastload's own order, or the order of a user's sampler."""
-    packed = options.dataset
-    content = packed.manifest.content[:16]
-    n_samples = len(packed)
+    selected = options.dataset
+    content = selected.manifest.content[:16]
+    n_samples = len(selected)
+    is_whole = n_samples == selected.manifest.n_samples
+    split = ALL_SPLITS if is_whole or options.split is None else options.split
+    check_fits(selected.ids.stop)
     if not options.has_sampler:
-        n_blocks = max(1, len(packed.column("_blocks")))
+        n_blocks = max(1, len(selected.column("_blocks")))
         return RankOrder(
             OrderOptions(
                 n_samples=n_samples,
                 shuffle=options.shuffle if options.shuffle == "full" else bool(options.shuffle),
                 seed=options.order_seed,
                 window=options.window,
+                repeats=options.repeats,
                 block=max(1, round(n_samples / n_blocks)),
                 content=content,
+                split=split,
+                first=selected.ids.start,
+                shares=options.shares(),
             ),
             batch_size=options.batch_size or 1,
             partition=options.partition(options.ranks()),
             current_partition=current_partition,
-            source_order=lambda: np.argsort(packed.column("_source_index"), kind="stable"),
+            source_order=lambda: np.argsort(selected.column("_source_index"), kind="stable"),
         )
     sampler = options.batch_sampler if options.sampler is None else options.sampler
     batches = sampler
@@ -322,4 +386,16 @@ def make_order(
         n_samples=n_samples,
         seed=options.order_seed,
         content=content,
+        split=split,
+        first=selected.ids.start,
+        rank_and_world=lambda: _rank_and_world(options, sampler),
     )
+
+
+def _rank_and_world(options: LoaderOptions, sampler: Any) -> tuple[int, int]:
+    """Returns (0, 1) if the sampler gives each rank other samples."""
+    inner = getattr(sampler, "sampler", None)
+    if any(isinstance(each, torch.utils.data.DistributedSampler) for each in (sampler, inner)):
+        return 0, 1
+    ranks = options.ranks()
+    return ranks.rank, ranks.world

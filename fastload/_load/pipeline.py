@@ -32,20 +32,23 @@ from fastload._load.batch import (
     Values,
 )
 from fastload._load.buffers import BufferPool
+from fastload._load.collator import Uncollated
 from fastload._load.decoder import Decoder
 from fastload._load.faults import FaultPolicy, Faults, bad_sample, substitutes
 from fastload._load.images import ImageDecoder
-from fastload._load.labels import collate_field, move_labels, read_labels
+from fastload._load.labels import collate_field, keep_rows, move_labels, read_labels
 from fastload._load.planning import MAX_REPLACEMENTS, Planner
 from fastload._load.records import damaged
-from fastload._load.spec import LoadSpec
+from fastload._load.spec import LoadedField, LoadSpec
 from fastload._load.stats import StatsCollector
 from fastload._load.transfer import Stay, Transfer
+from fastload._plan.draw_ids import sample_ids
 from fastload._store.dataset import Dataset
+from fastload._store.fields import Field, misaligned
 from fastload.errors import BadImage, FastloadError, RecordError
 
 N_SINGLE = 64  # batches that are planned one by one after a group could not be planned together
-Collate = Callable[[Values, int], object]  # makes the user's batch from the values of n samples
+Collate = Callable[[Values, PlannedBatch], object]  # makes the user's batch
 
 
 def plan_batches(
@@ -102,6 +105,9 @@ class Pipeline:
         self.transfer = transfer
         self.images = ImageDecoder(spec, backend, buffers, transfer)
         self._image_fields = {each.name: each for each in spec.image_fields}
+        read = {each.name: each for each in (*spec.fields, *spec.rows)}.values()
+        # The fields that Python decodes, also boxes that only decide which labels are delivered.
+        self._labels = [each for each in read if not each.decoded_by_pool and not each.in_column]
         # Backends verify the checksum of each record in the decode threads. If Python code uses the
         # bytes of a record, they must be verified before.
         in_python = spec.reads_records or not spec.images or not backend.backend.checks_crc
@@ -155,7 +161,8 @@ class Pipeline:
 
         If all samples of the batch are bad, another batch is planned and decoded in its place.
         """
-        n = len(pending.planned.ids)
+        requested = pending.planned
+        n = len(requested.ids)
         # All of it runs on the stream, because a collate_fn may use pixels that are still queued.
         with self.transfer.stream():
             for n_tries in range(MAX_REPLACEMENTS, -1, -1):
@@ -170,11 +177,18 @@ class Pipeline:
                     self.planner.replacement(planned.ids, planned.epoch, faults, n_tries)
                 )
             if faults:
-                self.faults.check(faults, planned.ids)
+                self.faults.check(faults, sample_ids(planned.ids))
             values = self._assemble(pending, labels, substitutes(faults, n) if faults else None)
-            data = values if collate is None else collate(values, n)
+            data = values if collate is None else collate(values, requested)
             self.stats.decoded(times_ns, pending.n_bytes, time.perf_counter() - started)
         return data
+
+    def send(self, data: object) -> object:
+        """Starts moving a batch to its device."""
+        started = time.perf_counter()
+        sent: object = self.transfer.send(data)
+        self.stats.add_time("copy", time.perf_counter() - started)
+        return sent
 
     def _collect(self, pending: PendingBatch, faults: Faults) -> NDArray[np.uint32]:
         """Waits for the pixels and returns the stage times; adds failed samples to ``faults``."""
@@ -223,9 +237,7 @@ class Pipeline:
     def _read_labels(self, planned: PlannedBatch, faults: Faults) -> dict[str, list[object]]:
         """Returns the values that Python decodes; adds samples with bad values to ``faults``."""
         labels: dict[str, list[object]] = {}
-        for chosen in self.spec.fields:
-            if chosen.decoded_by_pool or chosen.in_column:
-                continue
+        for chosen in self._labels:
             found = read_labels(chosen, planned.records)
             labels[chosen.name] = found.values
             for place, why in found.faults.items():
@@ -237,7 +249,26 @@ class Pipeline:
                     )
                 else:
                     faults[place] = self._damaged(planned, place, f"field {chosen.name!r}: {why}")
+        for rows in self.spec.rows:
+            for chosen in self._labels:
+                if chosen.field.along == rows.name:
+                    self._check_along(planned, chosen.field, rows.field, labels, faults)
         return labels
+
+    def _check_along(
+        self,
+        planned: PlannedBatch,
+        field: Field,
+        rows: Field,
+        labels: dict[str, list[object]],
+        faults: Faults,
+    ) -> None:
+        """Adds samples to ``faults`` whose values do not have one entry per box."""
+        for place, (value, of) in enumerate(
+            zip(labels[field.name], labels[rows.name], strict=True)
+        ):
+            if place not in faults and (why := misaligned(field, value, rows, of)):
+                faults[place] = self._damaged(planned, place, f"field {field.name!r}: {why}")
 
     def _assemble(
         self,
@@ -260,6 +291,15 @@ class Pipeline:
                 name: each.take(_slots(take, self._image_fields[name].items))
                 for name, each in rows.items()
             }
+
+        def moved(chosen: LoadedField) -> Values:
+            own = [labels[chosen.name][place] for place in places]
+            if take is not None:  # two places must not share one mutable object
+                own = [copy.deepcopy(each) for each in own]
+            image = self._image_fields.get(chosen.image)
+            return move_labels(chosen, own, rows.get(chosen.image), image)
+
+        boxes = {each.name: moved(each) for each in self.spec.rows}
         values = Values()
         pixels = iter(pending.fields)
         for chosen in self.spec.fields:
@@ -268,14 +308,13 @@ class Pipeline:
                     next(pixels), rows[chosen.image or chosen.name], take
                 )
             elif chosen.in_column:
-                values[chosen.name] = torch.from_numpy(self.dataset.column(chosen.name)[ids])
+                values[chosen.name] = torch.from_numpy(self.dataset.column_rows(chosen.name)[ids])
             else:
-                own = [labels[chosen.name][place] for place in places]
-                if take is not None:  # two places must not share one mutable object
-                    own = [copy.deepcopy(each) for each in own]
-                image = self._image_fields.get(chosen.image)
-                moved = move_labels(chosen, own, rows.get(chosen.image), image)
-                values |= collate_field(chosen, moved, ids)
+                along = chosen.field.along
+                own = boxes.get(chosen.name) or moved(chosen)
+                if kept := boxes.get(along, {}).get(f"{along}.kept"):
+                    own = keep_rows(own, kept)
+                values |= collate_field(chosen, own, ids)
         if "id" in self.spec.implicit:
             values["id"] = torch.from_numpy(ids.copy())  # the user may write to it
         if "source" in self.spec.implicit:
@@ -382,8 +421,6 @@ class Driver:
     def _finish(self, pending: PendingBatch) -> Batch:
         pipeline = self._pipeline
         data = pipeline.finish(pending, self._collate)
-        if self._send:
-            started = time.perf_counter()
-            data = pipeline.transfer.send(data)
-            pipeline.stats.add_time("copy", time.perf_counter() - started)
+        if self._send and not isinstance(data, Uncollated):
+            data = pipeline.send(data)
         return Batch(data, len(pending.planned.ids))

@@ -18,6 +18,7 @@ from fastload._load.batch import Ids, PlannedBatch
 from fastload._load.faults import FaultPolicy, Faults, bad_sample, substitutes
 from fastload._load.records import BatchRecords, read_records, shown_sizes
 from fastload._load.spec import LoadSpec
+from fastload._plan.draw_ids import sample_ids
 from fastload._plan.rows import PlanRows
 from fastload._store.dataset import Dataset
 from fastload.errors import ConfigError, FastloadError
@@ -55,7 +56,7 @@ class Planner:
         return self._plan(ids, epoch, time.perf_counter(), check_crc=self.check_crc)
 
     def _plan(self, ids: Ids, epoch: int, started: float, *, check_crc: bool) -> PlannedBatch:
-        records = read_records(self._dataset, ids, check_crc=check_crc)
+        records = read_records(self._dataset, sample_ids(ids), check_crc=check_crc)
         faults: Faults = {**self._incomplete(records), **records.faults}
         try:
             if not faults:
@@ -65,15 +66,21 @@ class Planner:
                 raise
         if not check_crc:  # the cause may be a damaged record, which the checksum reveals
             return self._plan(ids, epoch, started, check_crc=True)
-        if self._policy.on_error == "raise" or len(faults) == len(ids):
-            return self.replacement(ids, epoch, faults)
-        good = read_records(self._dataset, ids[substitutes(faults, len(ids))], check_crc=True)
-        return self._planned(ids, epoch, good, faults, started)
+        while self._policy.on_error != "raise" and len(faults) < len(ids):
+            taken = substitutes(faults, len(ids))
+            good = read_records(self._dataset, sample_ids(ids[taken]), check_crc=True)
+            # A sample that was good before may be damaged now, if the disk fails.
+            again = {**self._incomplete(good), **good.faults}
+            if not again:
+                return self._planned(ids, epoch, good, faults, started)
+            faults |= {int(taken[place]): error for place, error in again.items()}
+        return self.replacement(ids, epoch, faults)
 
     def _planned(
         self, ids: Ids, epoch: int, records: BatchRecords, faults: Faults, started: float
     ) -> PlannedBatch:
-        rows = self._rows(records, epoch)
+        drawn = ids[substitutes(faults, len(ids))] if faults else ids
+        rows = self._rows(records, drawn, epoch)
         return PlannedBatch(ids, epoch, records, rows, faults, time.perf_counter() - started)
 
     def replacement(
@@ -85,6 +92,7 @@ class Planner:
         batches are bad as well.
         """
         started = time.perf_counter()
+        ids = sample_ids(ids)
         self._policy.check(faults, ids)
         n = len(self._dataset)
         for number in range(1, n_tries + 1):
@@ -100,10 +108,10 @@ class Planner:
         planned: deque[PlannedBatch] = deque()
         try:
             ids = np.concatenate(batches)
-            records = read_records(self._dataset, ids, check_crc=self.check_crc)
+            records = read_records(self._dataset, sample_ids(ids), check_crc=self.check_crc)
             if records.faults or self._incomplete(records):
                 return planned
-            rows = self._rows(records, epoch)
+            rows = self._rows(records, ids, epoch)
         except (FastloadError, OSError, MemoryError):
             return planned
         if any(each.bad for each in rows.values()):
@@ -144,12 +152,12 @@ class Planner:
                 faults[place] = bad_sample(self._dataset, records, place, name, why)
         return faults
 
-    def _rows(self, records: BatchRecords, epoch: int) -> dict[str, PlanRows]:
+    def _rows(self, records: BatchRecords, drawn: Ids, epoch: int) -> dict[str, PlanRows]:
         rows: dict[str, PlanRows] = {}
         for name, plan in self._plans.items():
             image = self._image_fields[name]
             images = records.part_rows(image.number)
             alike = records.rows_per_sample > 0
-            ids = np.repeat(records.ids, image.items) if alike else records.ids[images["sample"]]
+            ids = np.repeat(drawn, image.items) if alike else drawn[images["sample"]]
             rows[name] = plan.rows(ids, shown_sizes(images), seed=self._seed, epoch=epoch)
         return rows

@@ -1,34 +1,34 @@
 """Requests records from the kernel before they are needed, so that a disk is read sequentially.
 
 The samples of a block are neighbors in their shard, so a block is one contiguous range (a *run*) of
-the file. Shards are mapped without the kernel's own read-ahead, because samples are read in random
-order. ``madvise(WILLNEED)`` starts reading and returns. Errors are ignored here: the reader of the
-record reports them.
+the file. Shards are opened without the kernel's own read-ahead, because samples are read in random
+order. ``posix_fadvise(WILLNEED)`` starts reading and returns. Errors are ignored here: the reader
+of the record reports them.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import mmap
 import os
 import queue
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
-import lmdb
 import numpy as np
 from numpy.typing import NDArray
 
 from fastload._common.native import core
+from fastload._plan.draw_ids import sample_ids
 from fastload._store.dataset import Dataset
+from fastload._store.lmdb_tree import PAGE
 from fastload.errors import FastloadError
 
 Ids = NDArray[np.int64]
-Runs = NDArray[np.int64]  # (n, 2): address, bytes
+Runs = NDArray[np.int64]  # (n, 3): descriptor, offset, bytes
 Advise = Callable[[Runs], None]
+Blocks = Sequence[tuple[range, int]]  # ranges of ids, with the number of samples per block
 _Requests = queue.SimpleQueue["Ids | weakref.ref[ReadAhead]"]
 
 # Both as in native/shard/read_ahead.cpp, which explains them.
@@ -42,13 +42,16 @@ _MAX_QUEUED = 64  # batches; if the disk is that slow, more requests do not help
 class ReadAhead:
     """Requests records in a thread of its own, because a request may block on the disk.
 
-    ``block`` is the number of samples per block. All samples of a block are used soon, so the whole
-    block is requested with its first sample. With 0, samples are requested individually.
+    ``blocks`` has ranges of ids with the number of samples per block. All samples of a block are
+    used soon, so the whole block is requested with its first sample. Without blocks, samples are
+    requested individually.
     """
 
-    def __init__(self, dataset: Dataset, *, block: int = 0, advise: Advise | None = None) -> None:
+    def __init__(
+        self, dataset: Dataset, *, blocks: Blocks = (), advise: Advise | None = None
+    ) -> None:
         self._requests: _Requests = queue.SimpleQueue()
-        advisor = Advisor(dataset, block=block, advise=advise)
+        advisor = Advisor(dataset, blocks=blocks, advise=advise)
         # Dropping this object puts the reference into the queue, which ends the thread. No Python
         # code runs for that; prefetch.py explains why.
         dropped = weakref.ref(self, self._requests.put)
@@ -62,7 +65,7 @@ class ReadAhead:
     def request(self, ids: Ids) -> None:
         """Requests samples without waiting."""
         if self._requests.qsize() < _MAX_QUEUED:
-            self._requests.put(ids)
+            self._requests.put(sample_ids(ids))
 
     def ahead_of(
         self, batches: Iterator[Ids], horizon: int, group_size: Callable[[int], int] = lambda _: 0
@@ -100,25 +103,34 @@ class ReadAhead:
 class Advisor:
     """Turns samples into runs of bytes and requests each of them once."""
 
-    def __init__(self, dataset: Dataset, *, block: int = 0, advise: Advise | None = None) -> None:
+    def __init__(
+        self, dataset: Dataset, *, blocks: Blocks = (), advise: Advise | None = None
+    ) -> None:
         self._dataset = dataset
-        self._block = block
         self._advise = advise
-        self._recent: dict[int, None] = {}  # blocks already requested, oldest first
+        ordered = sorted(blocks, key=lambda each: each[0].start)
+        self._starts = np.array([ids.start for ids, _ in ordered], np.int64)
+        self._stops = np.array([ids.stop for ids, _ in ordered], np.int64)
+        self._sizes = np.array([size for _, size in ordered], np.int64)
+        self._recent: dict[int, None] = {}  # first ids of blocks already requested, oldest first
 
     def request(self, ids: Ids) -> None:
         """Requests the blocks of these samples, or the samples alone if there are no blocks."""
-        if self._block:
-            blocks = [
-                block
-                for block in sorted(set((ids // self._block).tolist()))
-                if block not in self._recent
-            ]
-            self._remember(blocks)
-            first = np.array(blocks, np.int64)[:, None] * self._block
-            ids = (first + np.arange(self._block)).ravel()
-            ids = ids[ids < len(self._dataset)]
+        if len(self._starts):
+            ids = self._new_blocks(ids)
         request_records(self._dataset, ids, self._advise)
+
+    def _new_blocks(self, ids: Ids) -> Ids:
+        """Returns all samples of the blocks of ``ids`` that were not requested yet."""
+        places = np.searchsorted(self._starts, ids, side="right") - 1
+        firsts = set((ids - (ids - self._starts[places]) % self._sizes[places]).tolist())
+        new = sorted(first for first in firsts if first not in self._recent)
+        self._remember(new)
+        places = np.searchsorted(self._starts, new, side="right") - 1
+        ends = np.minimum(new + self._sizes[places], self._stops[places])
+        found = np.array(new, np.int64)[:, None] + np.arange(self._sizes.max())
+        blocks: Ids = found[found < ends[:, None]]
+        return blocks
 
     def _remember(self, blocks: list[int]) -> None:
         for block in blocks:
@@ -138,34 +150,32 @@ def _run(advisor: Advisor, requests: _Requests, dropped: weakref.ref[ReadAhead])
 def request_records(dataset: Dataset, ids: Ids, advise: Advise | None = None) -> None:
     """Requests records from the kernel; may block while the disk is busy."""
     # Errors are reported when the record is read.
-    with contextlib.suppress(FastloadError, OSError, RuntimeError, lmdb.Error):
+    with contextlib.suppress(FastloadError, OSError, RuntimeError):
         if len(ids):
             (read_ahead if advise is None else advise)(record_runs(dataset, ids))
 
 
 def record_runs(dataset: Dataset, ids: Ids) -> Runs:
-    """Returns the memory ranges of the records, by shard and address; neighbors share a run."""
+    """Returns the ranges of the records, by shard and offset; neighbors share a run."""
     module = core()
     if module is None:
         return _runs_in_python(dataset, ids)
     ids = np.ascontiguousarray(ids, np.int64)
-    maps, shards, _ = dataset.maps(ids)
-    return np.frombuffer(module.record_runs(maps, shards, ids), np.int64).reshape(-1, 2)
+    files, shards, keys, _ = dataset.files(ids)
+    return np.frombuffer(module.record_runs(files, shards, keys), np.int64).reshape(-1, 3)
 
 
 def _runs_in_python(dataset: Dataset, ids: Ids) -> Runs:
     runs: list[list[int]] = []
-    shard = ""
     for i in np.unique(ids).tolist():  # records are stored in the order of their ids
-        reader = dataset.reader(i)
-        record = np.frombuffer(reader.lease(i), np.uint8)
-        start = int(record.__array_interface__["data"][0])
-        if reader.shard.name == shard and runs and 0 <= start - sum(runs[-1]) <= GAP:
-            runs[-1][1] = start + len(record) - runs[-1][0]
+        offset, size = dataset.reader(i).find(i)
+        descriptor = dataset.reader(i).file().descriptor
+        last = runs[-1] if runs else [-1, 0, 0]
+        if last[0] == descriptor and 0 <= offset - last[1] - last[2] <= GAP:
+            last[2] = offset + size - last[1]
         else:
-            runs.append([start, len(record)])
-        shard = reader.shard.name
-    return np.array(runs, np.int64).reshape(-1, 2)
+            runs.append([descriptor, offset, size])
+    return np.array(runs, np.int64).reshape(-1, 3)
 
 
 def read_ahead(runs: Runs) -> None:
@@ -178,12 +188,7 @@ def read_ahead(runs: Runs) -> None:
 
 
 def _read_ahead_in_python(runs: Runs) -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    for address, length in runs.tolist():
-        start = address - address % mmap.PAGESIZE
-        end = address + length
-        for first in range(start, end, PIECE):
-            if libc.madvise(
-                ctypes.c_void_p(first), ctypes.c_size_t(min(PIECE, end - first)), mmap.MADV_WILLNEED
-            ):
-                raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    for descriptor, offset, size in runs.tolist():
+        end = offset + size
+        for first in range(offset - offset % PAGE, end, PIECE):
+            os.posix_fadvise(descriptor, first, min(PIECE, end - first), os.POSIX_FADV_WILLNEED)

@@ -13,35 +13,16 @@ from fastload._common.native import core
 from fastload._store.dataset import Dataset
 from fastload._store.record import (
     DATA,
+    PART_ROW,
     RESTART_INDEX,
     SOURCE_FIELD,
     Part,
+    RecordHeader,
     parse_record,
     part_offsets,
     salvage_source,
 )
 from fastload.errors import CorruptShard, RecordError
-
-# One row of a part table and the place of its record in the batch. A test compares it with
-# native/shard/record.h.
-PART_ROW = np.dtype(
-    [
-        ("sample", "<u4"),
-        ("offset", "<u4"),
-        ("length", "<u4"),
-        ("field", "<u2"),
-        ("item", "<u2"),
-        ("width", "<u2"),
-        ("height", "<u2"),
-        ("interval", "<u2"),
-        ("codec", "u1"),
-        ("role", "u1"),
-        ("channels", "u1"),
-        ("bits", "u1"),
-        ("orientation", "u1"),
-        ("reserved", "u1"),
-    ]
-)
 
 
 @dataclass(slots=True)
@@ -49,7 +30,7 @@ class BatchRecords:
     """The records of some samples as views, and all rows of their part tables."""
 
     ids: NDArray[np.int64]
-    views: Sequence[memoryview]  # the records; the views keep the shards mapped
+    views: Sequence[memoryview]  # the records, read completely when they are first indexed
     table: NDArray[np.void]  # like ``rows``, but ``sample`` starts at ``first``
     starts: NDArray[np.int64]  # the first row of each sample, and the end
     rows_per_sample: int  # 0 unless all samples have the same fields, items and roles
@@ -99,7 +80,8 @@ class BatchRecords:
 
     def verify(self, place: int) -> None:
         """Raises RecordError if the checksum of a record is wrong."""
-        parse_record(self.views[place], int(self.ids[place]))
+        header = RecordHeader.parse(self.views[place])
+        header.check(self.views[place], header.sample_id)  # reading it compared the id
 
     def source(self, place: int) -> str:
         """Returns the original path of a sample; "" if it was not packed."""
@@ -134,8 +116,8 @@ def read_records(dataset: Dataset, ids: NDArray[np.int64], *, check_crc: bool) -
     if module is None:
         return _read_in_python(dataset, ids)
     ids = np.ascontiguousarray(ids, np.int64)
-    maps, shards, closed = dataset.maps(ids)
-    found = module.read_records(maps, shards, ids, check_crc)
+    files, shards, keys, closed = dataset.files(ids)
+    found = module.read_records(files, shards, keys, check_crc)
     faults = {
         place: closed.get(int(shards[place]))
         or damaged(dataset, int(ids[place]), found.records[place], why)
@@ -168,8 +150,9 @@ def _read_in_python(dataset: Dataset, ids: NDArray[np.int64]) -> BatchRecords:
     for place, sample_id in enumerate(ids.tolist()):
         record = memoryview(b"")
         try:
-            record = dataset.reader(sample_id).lease(sample_id)
-            found += _rows_of(record, sample_id, place)
+            reader = dataset.reader(sample_id)
+            record = reader.get(sample_id)
+            found += _rows_of(record, reader.shard.key(sample_id), place)
         except CorruptShard as error:
             faults[place] = error
         except RecordError as error:
@@ -181,8 +164,8 @@ def _read_in_python(dataset: Dataset, ids: NDArray[np.int64]) -> BatchRecords:
     )
 
 
-def _rows_of(record: memoryview, sample_id: int, place: int) -> Iterator[tuple[int, ...]]:
-    parts = parse_record(record, sample_id)
+def _rows_of(record: memoryview, key: int, place: int) -> Iterator[tuple[int, ...]]:
+    parts = parse_record(record, key)
     for part, offset in zip(parts, part_offsets(parts), strict=True):
         yield (
             place,

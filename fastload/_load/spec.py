@@ -4,25 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
-from functools import cached_property
-
-import numpy as np
 
 from fastload._load.collate import COLLATE, Stack
-from fastload._load.read_ahead import request_records
-from fastload._load.records import BatchRecords, read_records
 from fastload._order.saved_state import shortened
 from fastload._plan.compiler import compile_fields
 from fastload._plan.field_plan import FieldPlan
-from fastload._store.dataset import SPLIT, Dataset
-from fastload._store.fields import Field, decode_value, image_of
-from fastload._store.kinds import IMAGE, INT
-from fastload.errors import ConfigError, FastloadError, RecordError
+from fastload._plan.labels import LabelMove, check_box_limits, label_move
+from fastload._store.dataset import Dataset
+from fastload._store.fields import SPLIT, Field, image_of
+from fastload._store.kinds import BOXES, IMAGE, INT
+from fastload.errors import ConfigError
 
 IMPLICIT = ("id", "source")
 COLORS = ("rgb", "bgr", "gray")
 RAGGED = ("list", "pad")
-SCANNED = 64  # samples
+SEARCHED = 1000  # samples that are searched for an example in an error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +31,8 @@ class SampleOptions:
     ragged: str | Mapping[str, str] = "list"
     exact: bool = False
     return_matrix: bool = False
+    min_visible: float = 0.0
+    min_side: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +44,9 @@ class LoadedField:
     image: str = ""  # the image field whose plan moves the values
     channels: int = 3  # channels of an image
     items: int = 1  # items per sample of a list field; 0: any number
-    bits: int = 8  # bits per pixel of a mask
+    bits: int = 8  # bits per pixel of a mask, or per channel of an image
     ragged: str = "list"  # "list", "pad", or "stack" if all samples have the same shape
+    move: LabelMove | None = None  # moves the values with the image
 
     @property
     def name(self) -> str:
@@ -76,6 +75,8 @@ class LoadSpec:
     color: str  # "rgb" or "bgr", for images with three channels
     exact: bool
     return_matrix: bool
+    rows: tuple[LoadedField, ...]  # boxes that delivered fields are along, delivered or not
+    box_limits: tuple[float, float]  # min_visible, min_side
 
     @property
     def images(self) -> tuple[LoadedField, ...]:
@@ -93,7 +94,10 @@ class LoadSpec:
         """Returns a text of all options that determine the pixels: equal texts, equal pixels."""
         plans = {name: plan.describe() for name, plan in self.plans.items()}
         color = ", ".join("gray" if each.channels == 1 else self.color for each in self.images)
-        return shortened({**plans, "color": color, "exact": str(self.exact)})
+        found = {**plans, "color": color, "exact": str(self.exact)}
+        if any(each.field.kind is BOXES for each in (*self.fields, *self.rows)):
+            found["boxes"] = "min_visible={}, min_side={}".format(*self.box_limits)
+        return shortened(found)
 
 
 def load_spec(dataset: Dataset, options: SampleOptions) -> LoadSpec:
@@ -103,21 +107,35 @@ def load_spec(dataset: Dataset, options: SampleOptions) -> LoadSpec:
         raise ConfigError(f"color={color!r:.40}: expected None or one of {', '.join(COLORS)}")
     by_name = {each.name: (number, each) for number, each in enumerate(dataset.fields)}
     names = _names(options.fields, tuple(by_name))
-    scan = SampleScan(dataset)
+    check_box_limits(options.min_visible, options.min_side)
     ragged = _ragged(options.ragged, names)
     images = {
-        each.name: _image(scan, number, each, color)
+        each.name: _image(dataset, number, each, color)
         for number, each in by_name.values()
         if each.kind.is_image
     }
-    all_plans = compile_fields(options.transform, tuple(images))
+    all_plans = compile_fields(
+        options.transform,
+        tuple(images),
+        bits={name: each.bits for name, each in images.items()},
+    )
     chosen = tuple(
-        images.get(name)
-        or _label(scan, *by_name[name], images, ragged.get(name, "list unless stacked"))
+        images.get(name) or _label(dataset, *by_name[name], images, modes=ragged, options=options)
         for name in names
         if name in by_name
     )
-    needed = {each.image or each.name for each in chosen if each.image or each.field.kind.is_image}
+    # Without a transform, labels are loaded alone also from images of different sizes.
+    drops = options.transform is not None or options.min_visible > 0 or options.min_side > 0
+    rows = tuple(
+        _label(dataset, *by_name[name], images, modes=ragged, options=options)
+        for name in dict.fromkeys(each.field.along for each in chosen)
+        if name and by_name[name][1].kind is BOXES and (drops or name in names)
+    )
+    needed = {
+        each.image or each.name
+        for each in (*chosen, *rows)
+        if each.image or each.field.kind.is_image
+    }
     image_fields = tuple(image for name, image in images.items() if name in needed)
     kinds = [(each.field.kind, each.field.list) for each in chosen]
     as_tuple = (
@@ -134,74 +152,31 @@ def load_spec(dataset: Dataset, options: SampleOptions) -> LoadSpec:
         "bgr" if color == "bgr" else "rgb",
         bool(options.exact),
         bool(options.return_matrix),
+        rows,
+        (options.min_visible, options.min_side),
     )
     for each in image_fields:
         if not each.items:
             raise ConfigError(
-                f"field {each.name!r}: no scanned sample has an image in its list. "
+                f"field {each.name!r}: no sample has an image in its list. "
                 "Remove the field from fields="
             )
     for each in spec.fields:
         _check(each, spec)
+    for each in spec.images:
+        _check_depth(each, spec.plans[each.name], dataset)
     return spec
 
 
-class SampleScan:
-    """Finds what the manifest does not contain in a few samples across the dataset.
+def _one_shape(dataset: Dataset, number: int, *, items: int = 1) -> bool:
+    """Returns whether every sample has ``items`` arrays of one shape and type."""
+    found = dataset.manifest.properties[number]
+    return found.shape is not None and found.in_every_sample(len(dataset), items)
 
-    Reads only part tables if they are sufficient. Skips damaged records.
-    """
 
-    def __init__(self, dataset: Dataset) -> None:
-        self._dataset = dataset
-        self._ids = np.arange(0, len(dataset), max(1, -(-len(dataset) // SCANNED)), dtype=np.int64)
-
-    def channels(self, field: int) -> int:
-        """Returns 1 if all scanned images are grayscale, else 3."""
-        found = set(self._tables.part_rows(field)["channels"].tolist())
-        return 1 if found == {1} else 3
-
-    def items(self, field: int) -> int:
-        """Returns the most frequent length of non-empty lists; 0 if all lists are empty."""
-        counts = np.bincount(self._tables.part_rows(field)["sample"], minlength=len(self._ids))
-        counts = np.delete(counts, list(self._tables.faults))
-        if not len(counts):
-            return 1
-        return int(np.bincount(counts[counts > 0], minlength=1).argmax())
-
-    def bits(self, field: int) -> int:
-        """Returns the maximum bits per pixel of a mask."""
-        return int(self._tables.part_rows(field)["bits"].max(initial=8))
-
-    def same_shape(self, field: int, *, items: int = 0) -> bool:
-        """Returns whether all samples have this array in one shape and type.
-
-        ``items`` is the number of arrays that each sample of a list field must have.
-        """
-        parts = self._records
-        shapes = set()
-        for place, own in enumerate(parts.field_parts(field)):
-            if place in parts.faults:
-                continue
-            try:
-                value = decode_value(self._dataset.fields[field], own, copy=False)
-            except (RecordError, FastloadError):
-                continue
-            arrays = value if items else [value]
-            shapes |= {None if each is None else (each.shape, each.dtype) for each in arrays}
-            shapes |= {None} if items and len(arrays) != items else set()
-        return len(shapes) == 1 and None not in shapes
-
-    @cached_property
-    def _records(self) -> BatchRecords:
-        """The complete records with verified checksums."""
-        request_records(self._dataset, self._ids)  # avoids thousands of consecutive page faults
-        return read_records(self._dataset, self._ids, check_crc=True)
-
-    @cached_property
-    def _tables(self) -> BatchRecords:
-        """The records without verified checksums; only their part tables may be used."""
-        return read_records(self._dataset, self._ids, check_crc=False)
+def image_channels(dataset: Dataset, number: int) -> int:
+    """Returns 1 if all images of a field are grayscale, else 3."""
+    return 1 if dataset.manifest.properties[number].channels == {1} else 3
 
 
 def _names(fields: Sequence[str] | None, known: tuple[str, ...]) -> tuple[str, ...]:
@@ -243,17 +218,29 @@ def _ragged(ragged: str | Mapping[str, str], names: tuple[str, ...]) -> dict[str
     return requested
 
 
-def _image(scan: SampleScan, number: int, field: Field, color: str | None) -> LoadedField:
-    channels = scan.channels(number) if color is None else 1 if color == "gray" else 3
+def _image(dataset: Dataset, number: int, field: Field, color: str | None) -> LoadedField:
+    channels = image_channels(dataset, number) if color is None else 1 if color == "gray" else 3
     return LoadedField(
-        number, field, channels=channels, items=scan.items(number) if field.list else 1
+        number,
+        field,
+        channels=channels,
+        items=dataset.manifest.properties[number].length if field.list else 1,
+        bits=max({8, *dataset.manifest.properties[number].bits}),
     )
 
 
 def _label(
-    scan: SampleScan, number: int, field: Field, images: Mapping[str, LoadedField], ragged: str
+    dataset: Dataset,
+    number: int,
+    field: Field,
+    images: Mapping[str, LoadedField],
+    *,
+    modes: Mapping[str, str],
+    options: SampleOptions,
 ) -> LoadedField:
-    image = image_of(field, [each.field for each in images.values()])
+    image = image_of(field, dataset.fields)
+    ragged = modes.get(field.name) or modes.get(field.along) or "list unless stacked"
+    move = label_move(field, min_visible=options.min_visible, min_side=options.min_side)
     image_field = images.get(image)
     stack = COLLATE[field.kind].stack
     if not field.list:
@@ -261,13 +248,17 @@ def _label(
     elif image_field and image_field.field.list:
         items = image_field.items
     else:
-        items = scan.items(number) if stack is Stack.ALWAYS else 0
+        items = dataset.manifest.properties[number].length if stack is Stack.ALWAYS else 0
     if field.kind.is_mask and image:
-        return LoadedField(number, field, image=image, items=items, bits=scan.bits(number))
+        bits = max({8, *dataset.manifest.properties[number].bits})
+        return LoadedField(number, field, image=image, items=items, bits=bits)
     how, _, unless_stacked = ragged.partition(" ")
     one_shape = stack is Stack.ALWAYS or (
-        stack is Stack.SAME_SHAPE and not field.list and scan.same_shape(number)
+        stack is Stack.SAME_SHAPE and not field.list and _one_shape(dataset, number)
     )
+    if field.along:  # boxes may be dropped
+        one_shape = False
+        unless_stacked = ""
     cameras = next((each.items for each in images.values() if each.field.list), 0)
     if (
         stack is Stack.SAME_SHAPE
@@ -275,7 +266,7 @@ def _label(
         and field.list
         and unless_stacked
         and cameras
-        and scan.same_shape(number, items=cameras)
+        and _one_shape(dataset, number, items=cameras)
     ):
         one_shape = True  # one value per camera, for example a pose
         items = cameras
@@ -285,7 +276,34 @@ def _label(
         image=image,
         items=items,
         ragged="stack" if one_shape and unless_stacked else how,
+        move=move,
     )
+
+
+def _check_depth(each: LoadedField, plan: FieldPlan, dataset: Dataset) -> None:
+    """Raises ConfigError for pixel values above the depth, and for depths without a decision."""
+    if any(value > plan.output.white for value in plan.fill):
+        raise ConfigError(
+            f"transform of {each.name!r}: fill={max(plan.fill)}: expected at most "
+            f"{plan.output.white:.0f}, because the images have {plan.output.bits} bits per channel"
+        )
+    if {8, 16} <= dataset.manifest.properties[each.number].bits and not plan.sets_dtype:
+        found = " and ".join(
+            f"{bits} bits per channel{_sample_of(dataset, each.number, bits)}" for bits in (8, 16)
+        )
+        raise ConfigError(
+            f"field {each.name!r} has images of {found}. Add ToDtype('uint8') to reduce all images "
+            "to 8 bits, ToDtype('uint16') to multiply 8-bit values by 257, or Normalize"
+        )
+
+
+def _sample_of(dataset: Dataset, number: int, bits: int) -> str:
+    """Returns an example of an image of this depth; "" if it is not among the first samples."""
+    for sample in range(min(len(dataset), SEARCHED)):
+        parts = dataset.parts(sample)
+        if any(part.field == number and part.bits == bits for part in parts):
+            return f" (sample {sample}, {dataset.source(sample)})"
+    return ""
 
 
 def _check(each: LoadedField, spec: LoadSpec) -> None:

@@ -6,13 +6,12 @@ Positions count from the start of the epoch. Memory is O(window), even for 10^9 
   of blocks. The disk reads sequentially, and the model still sees a random order, because ``pack``
   shuffled all samples once. Every block except the last has K samples, so the position of a block
   is computed without a table.
-- ``FullOrder`` is one permutation of all samples.
-- ``TableOrder`` follows a table of ids, such as the source order.
+- ``full_order`` is one permutation of all samples.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
 
 import numpy as np
 
@@ -20,16 +19,8 @@ from fastload._order.permutation import Indices, Permutation, mixed_key
 from fastload.errors import ConfigError
 
 WINDOW = 8  # blocks of about 8 MiB, so 64 MiB are shuffled together
+EpochOrder = Callable[[int, int], Indices]  # returns the ids at positions start..stop-1
 _BLOCKS, _TAIL, _INSIDE, _FULL = range(4)  # last argument of mixed_key: one per use of randomness
-
-
-class EpochOrder(Protocol):
-    """A sequence of sample ids that can be read from any position."""
-
-    def __len__(self) -> int: ...
-
-    def ids(self, start: int, stop: int) -> Indices:
-        """Returns the ids at positions start..stop-1."""
 
 
 class BlockOrder:
@@ -51,9 +42,6 @@ class BlockOrder:
         # the last one.
         self._tail = mixed_key(seed, epoch, _TAIL) % self._n_slots if self._rest else self._n_slots
         self._cached: tuple[int, Indices] = (-1, np.empty(0, np.int64))
-
-    def __len__(self) -> int:
-        return self.n
 
     def ids(self, start: int, stop: int) -> Indices:
         pieces: list[Indices] = []
@@ -93,27 +81,7 @@ class BlockOrder:
         return self._cached[1]
 
 
-class FullOrder:
+def full_order(n: int, *, seed: int, epoch: int) -> EpochOrder:
     """Permutes all samples. Disk reads are random as well."""
-
-    def __init__(self, n: int, *, seed: int, epoch: int) -> None:
-        self._order = Permutation(n, seed=mixed_key(seed, epoch, _FULL))
-
-    def __len__(self) -> int:
-        return len(self._order)
-
-    def ids(self, start: int, stop: int) -> Indices:
-        return self._order(np.arange(start, stop))
-
-
-class TableOrder:
-    """Follows a table of ids, for example the source order."""
-
-    def __init__(self, ids: Indices) -> None:
-        self._ids = ids
-
-    def __len__(self) -> int:
-        return len(self._ids)
-
-    def ids(self, start: int, stop: int) -> Indices:
-        return np.asarray(self._ids[start:stop], np.int64)
+    order = Permutation(n, seed=mixed_key(seed, epoch, _FULL))
+    return lambda start, stop: order(np.arange(start, stop))

@@ -8,7 +8,7 @@ therefore resume on 2 or 8, and no sample is lost or repeated.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from fastload.errors import ConfigError
 
@@ -46,18 +46,16 @@ class RankPartition:
     world: int
     batch_size: int
     last_batch: str = "partial"
+    n_left: int = field(init=False, repr=False, compare=False)  # positions in ``left``
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "n_left", sum(stop - start for start, stop in self.left))
         if self.world < 1 or self.batch_size < 1 or self.last_batch not in LAST_BATCH_MODES:
             raise ConfigError(
                 f"world_size={self.world}, batch_size={self.batch_size}, "
                 f"last_batch={self.last_batch!r}: expected 1 or more, 1 or more, "
                 f"one of {', '.join(LAST_BATCH_MODES)}"
             )
-
-    @property
-    def n_left(self) -> int:
-        return sum(stop - start for start, stop in self.left)
 
     @property
     def n_batches(self) -> int:
@@ -108,14 +106,34 @@ class RankPartition:
         """Returns the positions that are left after every rank has completed ``n_batches``."""
         if n_batches >= self.n_batches:
             return ()
-        rest: list[Interval] = []
-        for rank in range(self.world):
-            start, stop = self.share(rank)
-            rest += self._intervals(
-                min(start + self._taken(stop - start, n_batches), self.n_left),
-                min(stop, self.n_left),
-            )
-        return merged(rest)
+        shares = map(self.share, range(self.world))
+        rest = merged(
+            [
+                (
+                    min(start + self._taken(stop - start, n_batches), self.n_left),
+                    min(stop, self.n_left),
+                )
+                for start, stop in shares
+            ]
+        )
+        return merged(list(self._in_epoch(rest)))
+
+    def _in_epoch(self, rest: Sequence[Interval]) -> Iterator[Interval]:
+        """Converts sorted intervals of the concatenated ``left``, without wrapping around.
+
+        Passes over both lists once: a saved state may have many ranks and intervals.
+        """
+        offset = number = 0
+        for start, stop in self.left:
+            end = offset + stop - start
+            while number < len(rest) and rest[number][0] < end:
+                low, high = rest[number]
+                if low < end and high > offset:
+                    yield start + max(low, offset) - offset, start + min(high, end) - offset
+                if high > end:
+                    break  # continues in the next interval of ``left``
+                number += 1
+            offset = end
 
     def _intervals(self, begin: int, end: int) -> Iterator[Interval]:
         """Converts positions begin..end-1 of the concatenated ``left`` to intervals of the epoch.

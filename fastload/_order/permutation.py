@@ -77,7 +77,7 @@ class Permutation:
         left = values >> half_bits
         right = values & mask
         for key in self._keys:
-            left, right = right, left ^ (_mixed_array(right ^ key) & mask)
+            left, right = right, left ^ (mixed_array(right ^ key) & mask)
         return (left << half_bits) | right
 
 
@@ -99,7 +99,7 @@ def _mixed(value: int) -> int:
     return value ^ (value >> 31)
 
 
-def _mixed_array(value: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def mixed_array(value: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """``_mixed`` for an array."""
     with np.errstate(over="ignore"):  # overflow is intended
         value = (value ^ (value >> np.uint64(30))) * np.uint64(_MIX_1)

@@ -14,13 +14,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fastload._order.epoch_order import BlockOrder, EpochOrder, FullOrder, TableOrder
+from fastload._order.epoch_order import BlockOrder, EpochOrder, full_order
 from fastload._order.epoch_state import EpochState
 from fastload._order.partition import Interval, Partition, RankPartition
 from fastload._order.permutation import Indices
-from fastload._order.saved_state import STATE_VERSION, check_same, whole_number
+from fastload._order.saved_state import STATE_VERSION, check_same, shortened, whole_number
+from fastload._order.weighted_order import Share, WeightedOrder
+from fastload._plan.draw_ids import draw_ids
+from fastload._store.fields import ALL_SPLITS
 from fastload.errors import ConfigError
 
+_MAX_WORLD = 1 << 16  # ranks in a saved state, whose shares are computed one by one
 _MAX_RUNS = 100  # per epoch; 35 bytes each, so a state stays below 4 kB
 
 
@@ -42,26 +46,85 @@ class OrderOptions:
     seed: int
     block: int  # samples per block
     window: int  # blocks that are shuffled together
+    repeats: int = 1  # copies of each sample per epoch
     content: str = ""  # digest of the dataset, to reject the state of another dataset
+    split: str = ALL_SPLITS
+    first: int = 0  # id of the first sample of the split
+    shares: tuple[Share, ...] = ()  # of the datasets, if they have weights
 
     def epoch_order(self, epoch: int, source_order: Callable[[], Indices]) -> EpochOrder:
+        """Returns the order of the ids. ``source_order`` counts from the start of the split."""
+        if self.shares:
+            return WeightedOrder(
+                self.shares,
+                shuffle=self.shuffle,
+                seed=self.seed,
+                epoch=epoch,
+                window=self.window,
+                source_order=lambda: self._source_orders(source_order()),
+            ).ids
+        indices = self._index_order(epoch, source_order)
+        return lambda start, stop: self.first + indices(start, stop)
+
+    def _index_order(self, epoch: int, source_order: Callable[[], Indices]) -> EpochOrder:
         if self.shuffle == "full":
-            return FullOrder(self.n_samples, seed=self.seed, epoch=epoch)
+            return full_order(self.n_samples, seed=self.seed, epoch=epoch)
         if self.shuffle:
             return BlockOrder(
                 self.n_samples, block=self.block, seed=self.seed, epoch=epoch, window=self.window
-            )
-        return TableOrder(source_order())
+            ).ids
+        table = source_order()
+        return lambda start, stop: table[start:stop]
+
+    def _source_orders(self, table: Indices) -> list[Indices]:
+        """Returns the ids of each dataset. The source order has them one after the other."""
+        ends = np.cumsum([each.n_samples for each in self.shares])
+        return np.split(self.first + table, ends[:-1])
+
+    @property
+    def n_positions(self) -> int:
+        """Positions of an epoch. The copies of a sample are at consecutive positions."""
+        if self.shares:
+            return sum(each.n_drawn for each in self.shares)
+        return self.n_samples * self.repeats
+
+    @property
+    def horizon(self) -> int:
+        """Number of samples to read ahead: those of a window."""
+        block = max(each.block for each in self.shares) if self.shares else self.block
+        return self.window * block * self.repeats
+
+    @property
+    def blocks(self) -> tuple[tuple[range, int], ...]:
+        """Ranges of ids with the number of samples per block; none if the order has no blocks."""
+        if self.shuffle is not True:
+            return ()
+        if not self.shares:
+            return ((range(self.first, self.first + self.n_samples), self.block),)
+        return tuple((ids, each.block) for each in self.shares for ids in each.ranges)
+
+    def draw_ids(self, order: EpochOrder, start: int, stop: int) -> Indices:
+        """Returns the sample ids and copy numbers at positions start..stop-1."""
+        if self.repeats == 1:
+            return order(start, stop)
+        positions = np.arange(start, stop)
+        first = start // self.repeats
+        ids = order(first, -(-stop // self.repeats))
+        return draw_ids(ids[positions // self.repeats - first], positions % self.repeats)
 
     def as_json(self) -> dict[str, object]:
         """Returns the options that this order depends on, for a saved state."""
         blocks = {"block": self.block, "window": self.window} if self.shuffle is True else {}
+        drawn = [f"{each.n_drawn} of {each.n_samples}" for each in self.shares]
         return {
             "dataset": self.content,
+            "split": self.split,
             "n_samples": self.n_samples,
             "shuffle": self.shuffle,
             "seed": self.seed,
+            "repeats": self.repeats,
             **blocks,
+            **(shortened({"weights": ", ".join(drawn)}) if drawn else {}),
         }
 
 
@@ -110,7 +173,7 @@ class RankOrder(EpochState[Segment]):
         self.options = options
         self.batch_size = batch_size
         self.partition = partition
-        self.horizon = options.window * options.block
+        self.horizon = options.horizon
         self._source_order = source_order
         self._current_partition = current_partition
         self._loaded: Mapping[str, object] = {}
@@ -137,7 +200,9 @@ class RankOrder(EpochState[Segment]):
         order = self.options.epoch_order(current.epoch, self._source_order)
         for number in range(current.start, current.n_batches):
             intervals = current.partition.batch(self.partition.rank, number)
-            yield np.concatenate([order.ids(start, stop) for start, stop in intervals])
+            yield np.concatenate(
+                [self.options.draw_ids(order, start, stop) for start, stop in intervals]
+            )
 
     def n_batches(self, current: Segment) -> float:
         return current.n_batches
@@ -161,7 +226,7 @@ class RankOrder(EpochState[Segment]):
         check_same("order", state.get("order"), self.options.as_json())
         epoch = whole_number("state_dict: epoch", state.get("epoch"))
         *past, last = _checked_runs(state.get("runs"))
-        left: tuple[Interval, ...] = ((0, self.options.n_samples),)
+        left: tuple[Interval, ...] = ((0, self.options.n_positions),)
         for run in past:
             left = _replayed(left, run).after(run.done)
         saved = _replayed(left, last)
@@ -200,7 +265,7 @@ class RankOrder(EpochState[Segment]):
         }
 
     def _whole(self, epoch: int) -> Segment:
-        return Segment(epoch, self._split(((0, self.options.n_samples),)))
+        return Segment(epoch, self._split(((0, self.options.n_positions),)))
 
     def _split(self, left: tuple[Interval, ...]) -> RankPartition:
         return RankPartition(left, self.partition.world, self.batch_size, self.partition.last_batch)
@@ -227,10 +292,17 @@ def _checked_runs(found: object) -> list[Run]:
         )
     return [
         Run(
-            whole_number("state_dict: world size", world, 1),
+            _world_size(world),
             whole_number("state_dict: batch size", size, 1),
             str(last_batch),
             whole_number("state_dict: batches", done),
         )
         for world, size, last_batch, done in found
     ]
+
+
+def _world_size(found: object) -> int:
+    world = whole_number("state_dict: world size", found, 1)
+    if world > _MAX_WORLD:
+        raise ConfigError(f"state_dict is invalid: {world} ranks, expected at most {_MAX_WORLD}")
+    return world

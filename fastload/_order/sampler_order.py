@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fastload._order.epoch_state import EpochState, Phase
 from fastload._order.permutation import Indices
 from fastload._order.saved_state import STATE_VERSION, check_same, whole_number
+from fastload._plan.draw_ids import draw_ids
+from fastload._store.fields import ALL_SPLITS
 from fastload.errors import ConfigError
 
 
@@ -34,7 +37,7 @@ class SamplerPass:
 
 
 class SamplerOrder(EpochState[SamplerPass]):
-    """Batches of sample ids from a torch sampler.
+    """Batches of sample ids from a torch sampler, whose indices count through the split.
 
     A run can be resumed only if the sampler returns the same order again, so it should be seeded
     with the epoch. A sampler of single samples may resume with another batch size; a batch sampler
@@ -50,9 +53,12 @@ class SamplerOrder(EpochState[SamplerPass]):
         batch_size: How ``batches`` groups the ids of ``sampler``; None if ``sampler`` is a batch
             sampler.
         drop_last: Whether ``batches`` drops an incomplete last batch.
-        n_samples: Samples in the dataset.
+        n_samples: Samples in the split.
         seed: Seed of the transforms.
         content: Digest of the dataset.
+        split: Name of the split.
+        first: Id of the first sample of the split.
+        rank_and_world: Returns rank and world size if ranks may draw the same sample, else (0, 1).
     """
 
     draws_in_trainer = True
@@ -68,6 +74,9 @@ class SamplerOrder(EpochState[SamplerPass]):
         n_samples: int,
         seed: int,
         content: str,
+        split: str = ALL_SPLITS,
+        first: int = 0,
+        rank_and_world: Callable[[], tuple[int, int]] = lambda: (0, 1),
     ) -> None:
         super().__init__()
         self.as_batches = batches
@@ -78,6 +87,9 @@ class SamplerOrder(EpochState[SamplerPass]):
         self._n_samples = n_samples
         self._seed = seed
         self._content = content
+        self._split = split
+        self._first = first
+        self._rank_and_world = rank_and_world
         # A batch sampler may leave ranks and epochs to its sampler.
         inner = getattr(sampler, "sampler", None)
         self._epoch_owner = sampler if inner is None or hasattr(sampler, "set_epoch") else inner
@@ -102,14 +114,23 @@ class SamplerOrder(EpochState[SamplerPass]):
         self.begin()
 
     def batches(self, current: SamplerPass) -> Iterator[Indices]:
-        for batch in itertools.islice(self._drawn(current.skipped), current.start, None):
-            ids = self._ids(batch)
-            if min(ids) < 0 or max(ids) >= self._n_samples:
-                raise ConfigError(
-                    f"the sampler returned sample ids {min(ids)} to {max(ids)}: "
-                    f"expected 0 to {self._n_samples - 1}"
-                )
-            yield np.array(ids, np.int64)
+        seen = np.zeros(self._n_samples, np.uint16)  # occurrences of each sample in this pass
+        rank, world = self._rank_and_world()
+        for number, batch in enumerate(self._drawn(current.skipped, seen)):
+            indices = self._checked(batch)
+            copies = _count(seen, indices)
+            if number >= current.start:
+                yield draw_ids(self._first + indices, copies * world + rank)
+
+    def _checked(self, batch: Any) -> Indices:
+        ids = self._ids(batch)
+        if min(ids) < 0 or max(ids) >= self._n_samples:
+            raise ConfigError(
+                f"the sampler returned indices {min(ids)} to {max(ids)}: expected 0 to "
+                f"{self._n_samples - 1}"
+                + ("" if self._split == ALL_SPLITS else f", counted within split {self._split!r}")
+            )
+        return np.array(ids, np.int64)
 
     def n_batches(self, current: SamplerPass) -> float:
         try:
@@ -172,16 +193,18 @@ class SamplerOrder(EpochState[SamplerPass]):
         epoch = getattr(self._epoch_owner, "epoch", None)
         return epoch if type(epoch) is int else None
 
-    def _drawn(self, skipped: int) -> Iterator[Any]:
-        for batch in self._regrouped(skipped) if skipped else self.as_batches:
+    def _drawn(self, skipped: int, seen: NDArray[np.uint16]) -> Iterator[Any]:
+        for batch in self._regrouped(skipped, seen) if skipped else self.as_batches:
             self._drawn_in = self._sampler_epoch()
             yield batch
         self._drawn_in = self._sampler_epoch()
 
-    def _regrouped(self, skipped: int) -> Iterator[Any]:
+    def _regrouped(self, skipped: int, seen: NDArray[np.uint16]) -> Iterator[Any]:
         """Groups the ids after the first ``skipped`` in the same way as torch's BatchSampler."""
         size = self._batch_size or 1
-        left = itertools.islice(self._sampler, skipped, None)
+        left = iter(self._sampler)
+        for index in itertools.islice(left, skipped):
+            _count(seen, self._checked(index))
         while batch := list(itertools.islice(left, size)):
             if len(batch) < size and self._drop_last:
                 return
@@ -222,8 +245,20 @@ class SamplerOrder(EpochState[SamplerPass]):
         ranks = {"num_replicas": world} if type(world) is int else {}
         return {
             "dataset": self._content,
+            "split": self._split,
             "n_samples": self._n_samples,
             "sampler": type(self._sampler).__name__,
             "seed": self._seed,
             **ranks,
         }
+
+
+def _count(seen: NDArray[np.uint16], ids: Indices) -> Indices:
+    """Returns how often each id occurred before, in this batch or an earlier one, and counts it."""
+    order = np.argsort(ids, kind="stable")
+    ordered = ids[order]
+    copies = np.empty(len(ids), np.int64)
+    copies[order] = np.arange(len(ids)) - np.searchsorted(ordered, ordered)
+    copies += seen[ids]
+    seen[ids[order]] = copies[order] + 1  # the last occurrence of an id has the largest number
+    return copies

@@ -1,8 +1,9 @@
 """Lists and reads the files of a source safely.
 
-The order is fixed, files are read whole, nothing outside the root is read, and nothing blocks. A
-source folder may be malicious or in use: it can contain links that leave the root, FIFOs, sockets,
-and files that grow during the read.
+The order is fixed, files are read whole, nothing outside the root is read (except below a
+``LinkedPath``), and nothing blocks. A source folder may be malicious or in use: it can contain
+links that leave the root, link to each other or in a circle, FIFOs, sockets, and files that grow
+during the read.
 
 Names are ``str`` with surrogateescape, so they can hold any bytes. ``printable`` converts a name to
 text that is safe to print and to store as JSON, and ``raw_name`` converts it back.
@@ -18,14 +19,23 @@ import re
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PosixPath
 
 from fastload._common.native import core
-from fastload.errors import BadImage
+from fastload._store.manifest import NAME as MANIFEST
+from fastload.errors import BadImage, ConfigError
 
+EXPORT_DESCRIPTION = "fastload.json"  # in the folder of an export
 MAX_FILE_BYTES = 64 << 20  # an image file; a record may not be larger either
 
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
+IMAGE_SUFFIXES = (
+    *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif"),
+    *(".jp2", ".j2k", ".jpx", ".ppm", ".pgm"),
+)
+_MAGIC = (
+    *(b"\xff\xd8\xff", b"\x89PNG\r\n", b"BM", b"II*\0", b"MM\0*", b"GIF87a", b"GIF89a"),
+    *(b"\0\0\0\x0cjP  ", b"\xff\x4f\xff\x51"),
+)
 
 # O_NONBLOCK: opening a FIFO without a writer would block forever. O_NOFOLLOW: the path is resolved
 # first, so a link found at open was put there in between. Both are missing on Windows.
@@ -46,6 +56,23 @@ _KINDS = {
 }
 _ESCAPE = re.compile(r"\\(\\|x[0-9a-f]{2})")
 
+# Folders that several links lead to. A few folders that link to each other have billions of paths.
+MAX_NESTED_LINKS = 10_000
+
+
+class LinkedPath(PosixPath):
+    """A root whose links and listed paths may lead outside it (``--follow-links``).
+
+    Paths that are made from it with ``/`` and ``parent`` are of this class, too.
+    """
+
+
+def as_path(path: str | os.PathLike[str], like: Path | None = None) -> Path:
+    """Returns a path that follows links if ``path`` or ``like`` does."""
+    if isinstance(path, LinkedPath) or isinstance(like, LinkedPath):
+        return LinkedPath(path)
+    return Path(path)
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
@@ -54,6 +81,37 @@ class Entry:
     path: str  # relative to the root, separated by "/", raw (see ``printable``)
     refused: str = ""
     folder: bool = False  # a folder that was not entered; only if ``refused``
+    harmless: bool = False  # nothing is lost by not reading it; only if ``refused``
+
+
+@dataclass(frozen=True, slots=True)
+class _Folder:
+    """A folder on the way of ``walk``."""
+
+    path: str  # relative to the root
+    real: str
+    top: str  # where the last link led to, or the root
+    crossed: tuple[tuple[str, str], ...] = ()  # first and last real folder before each link
+
+    def path_of(self, name: str) -> str:
+        return f"{self.path}/{name}" if self.path else name
+
+    def inner(self, name: str) -> _Folder:
+        return _Folder(
+            self.path_of(name),
+            os.path.join(self.real, name),  # noqa: PTH118 - raw name
+            self.top,
+            self.crossed,
+        )
+
+    def linked(self, name: str, target: str) -> _Folder:
+        return _Folder(self.path_of(name), target, target, (*self.crossed, (self.top, self.real)))
+
+    def is_loop(self) -> bool:
+        """Whether the path already contains the same folder."""
+        return any(
+            is_below(self.real, first) and is_below(last, self.real) for first, last in self.crossed
+        )
 
 
 def is_image_name(name: str) -> bool:
@@ -63,13 +121,18 @@ def is_image_name(name: str) -> bool:
         name: File name or path.
 
     Returns:
-        True for JPEG, PNG, WebP, BMP and TIFF suffixes.
+        True for JPEG, PNG, WebP, BMP, TIFF, GIF and JPEG 2000 suffixes.
 
     Examples:
         >>> is_image_name("cat/1.JPG")
         True
     """
     return name.lower().endswith(IMAGE_SUFFIXES)
+
+
+def is_image_data(head: bytes) -> bool:
+    """Returns whether a file that starts with these 12 bytes is an image in a supported format."""
+    return head.startswith(_MAGIC) or (head[:4] == b"RIFF" and head[8:12] == b"WEBP")
 
 
 def printable(name: str) -> str:
@@ -179,7 +242,9 @@ def open_inside(root: str | os.PathLike[str], relative: str) -> io.FileIO:
     try:
         descriptor = os.open(real, _FLAGS)
         mode = os.fstat(descriptor).st_mode
-        inside = _still_below(descriptor, real, _real_root(os.fspath(root)))
+        inside = isinstance(root, LinkedPath) or _still_below(
+            descriptor, real, _real_root(os.fspath(root))
+        )
     except OSError as error:
         if descriptor >= 0:
             os.close(descriptor)
@@ -194,19 +259,31 @@ def open_inside(root: str | os.PathLike[str], relative: str) -> io.FileIO:
 
 def resolve_inside(root: str | os.PathLike[str], relative: str) -> str:
     """Returns the real path of a file inside ``root``. Raises BadImage if there is none."""
-    name = printable_or_repr(relative)
     real_root = _real_root(os.fspath(root))
-    try:
-        real = os.path.realpath(os.path.join(real_root, relative), strict=True)  # noqa: PTH118 - raw names, and "" is legal
-    except (OSError, ValueError) as error:  # ValueError: a NUL byte or an impossible file name
-        raise BadImage(_reason(error), source=name) from None
-    if not is_below(real, real_root):
+    real = real_path(root, relative)
+    if not isinstance(root, LinkedPath) and not is_below(real, real_root):
         raise BadImage(
             f"not read: its path or a link leads outside the root {printable(real_root)} "
-            f"(to {printable(real)}). Choose a root that contains both, or copy the files",
-            source=name,
+            f"(to {printable(real)}). Pass --follow-links (in Python: "
+            "source_options={'follow_links': True}) to read it, or choose a root that contains "
+            "both",
+            source=printable_or_repr(relative),
         )
     return real
+
+
+def real_path(root: str | os.PathLike[str], relative: str) -> str:
+    """Returns the real path of a file that may be outside ``root``. Raises BadImage if missing.
+
+    Lists written on Windows separate folders with a backslash, which is a legal character here.
+    """
+    path = os.path.join(_real_root(os.fspath(root)), relative)  # noqa: PTH118 - raw names, and "" is legal
+    try:
+        if "\\" in relative and not os.path.lexists(path):
+            path = path.replace("\\", "/")
+        return os.path.realpath(path, strict=True)
+    except (OSError, ValueError) as error:  # ValueError: a NUL byte or an impossible file name
+        raise BadImage(_reason(error), source=printable_or_repr(relative)) from None
 
 
 def _real_root(root: str) -> str:
@@ -227,9 +304,9 @@ def is_below(path: str, root: str) -> bool:
 def walk(root: str | os.PathLike[str], *, below: str = "") -> Iterator[Entry]:
     """Yields all files under ``root`` in an order that depends only on names. Skips hidden files.
 
-    Each folder yields its files first and then its folders, each sorted by bytes. A link to a
-    file is followed if its target is inside the root. Links to folders are yielded as refused
-    entries and not entered, because that could loop or read files twice.
+    Each folder yields its files first and then its folders, each sorted by bytes. Links to files
+    and folders are followed if their target is inside the root. A link to a folder that contains
+    it, and a folder with a packed dataset, are yielded as refused entries and not entered.
 
     Args:
         root: Folder to list.
@@ -239,48 +316,116 @@ def walk(root: str | os.PathLike[str], *, below: str = "") -> Iterator[Entry]:
         One ``Entry`` per file, with ``path`` relative to ``root`` and ``refused``, the reason not
         to read it or an empty string.
 
+    Raises:
+        ConfigError: More than 10,000 folders are reached through two or more links, because
+            folders link to each other.
+
     Examples:
         >>> paths = [entry.path for entry in walk("photos")]  # doctest: +SKIP
     """
-    real_root = _real_root(os.fspath(root))
-    pending = [below]
+    start = _start(root, below)
+    pending = [start] if isinstance(start, _Folder) else []
+    if isinstance(start, Entry):
+        yield start
+    n_nested = 0
     while pending:
         folder = pending.pop()
-        inner: list[str] = []
+        n_nested += len(folder.crossed) > 1
+        if n_nested > MAX_NESTED_LINKS:
+            raise ConfigError(
+                f"{os.fspath(root)}: more than {MAX_NESTED_LINKS} folders are reached through two "
+                f"or more links, e.g. {printable(folder.path)}. Remove links between folders"
+            )
         try:
-            with os.scandir(Path(real_root, folder)) as listing:
-                visible = (entry for entry in listing if not entry.name.startswith("."))
-                entries = sorted(visible, key=lambda entry: os.fsencode(entry.name))
+            entries = _visible(folder)
         except OSError as error:
-            yield Entry(folder, f"cannot be listed: {error.strerror}", folder=True)
+            yield Entry(folder.path, f"cannot be listed: {error.strerror}", folder=True)
             continue
+        inner: list[_Folder] = []
         for entry in entries:
-            path = f"{folder}/{entry.name}" if folder else entry.name
-            if entry.is_dir(follow_symlinks=False):
-                inner.append(path)
+            found = _judged(root, folder, entry)
+            if isinstance(found, Entry):
+                yield found
             else:
-                yield _judged(entry, path, real_root)
+                inner.append(found)
         pending += reversed(inner)
 
 
-def _judged(entry: os.DirEntry[str], path: str, real_root: str) -> Entry:
+def inner_folders(root: str | os.PathLike[str], below: str = "") -> list[str]:
+    """Returns the sorted names of the folders directly in a folder that ``walk`` enters."""
+    start = _start(root, below)
+    if isinstance(start, Entry):
+        if below:
+            return []  # ``walk`` reports the reason
+        raise ConfigError(f"{os.fspath(root)}: {start.refused}")
+    try:
+        # is_dir needs no stat, except for links: there may be a million images.
+        entries = [entry for entry in _visible(start) if entry.is_dir()]
+    except OSError as error:
+        raise ConfigError(f"{start.real}: cannot be listed: {error.strerror}") from None
+    return [entry.name for entry in entries if isinstance(_judged(root, start, entry), _Folder)]
+
+
+def is_packed(folder: str | os.PathLike[str]) -> bool:
+    """Returns whether a folder holds a packed dataset or an unfinished pack."""
+    place = Path(folder)
+    if os.path.exists(place / ".pack" / "plan.json"):  # noqa: PTH110 - never raises
+        return True
+    return os.path.exists(place / MANIFEST) and any(place.glob("shard-*.lmdb"))  # noqa: PTH110
+
+
+def is_exported(folder: str | os.PathLike[str]) -> bool:
+    """Returns whether a folder was written by ``fastload export``."""
+    return os.path.isfile(Path(folder) / EXPORT_DESCRIPTION)  # noqa: PTH113 - never raises
+
+
+def _visible(folder: _Folder) -> list[os.DirEntry[str]]:
+    with os.scandir(folder.real) as listing:
+        visible = (entry for entry in listing if not entry.name.startswith("."))
+        return sorted(visible, key=lambda entry: os.fsencode(entry.name))
+
+
+def _start(root: str | os.PathLike[str], below: str) -> _Folder | Entry:
+    try:
+        real = resolve_inside(root, below)
+    except BadImage as error:
+        return Entry(below, error.why, folder=True)
+    real_root = _real_root(os.fspath(root))
+    above, _, name = below.rpartition("/")
+    parent = _Folder(above, os.path.join(real_root, above).rstrip(os.sep), real_root)  # noqa: PTH118
+    if not name or real == os.path.join(parent.real, name):  # noqa: PTH118 - a raw name
+        return _entered(_Folder(below, real, real_root))
+    return _entered(parent.linked(name, real))
+
+
+def _entered(folder: _Folder) -> _Folder | Entry:
+    """Returns the folder, or the reason not to enter it."""
+    if folder.is_loop():
+        return Entry(folder.path, "a link to a folder that contains it", folder=True, harmless=True)
+    if is_packed(folder.real):
+        return Entry(folder.path, "a packed dataset", folder=True, harmless=True)
+    return folder
+
+
+def _judged(
+    root: str | os.PathLike[str], folder: _Folder, entry: os.DirEntry[str]
+) -> _Folder | Entry:
+    """Returns a folder to enter, or a file."""
+    if entry.is_dir(follow_symlinks=False):
+        return _entered(folder.inner(entry.name))
+    path = folder.path_of(entry.name)
     if entry.is_file(follow_symlinks=False):
         return Entry(path)
     try:
-        mode = os.stat(resolve_inside(real_root, path)).st_mode  # noqa: PTH116 - a string from realpath
+        real = resolve_inside(root, folder.inner(entry.name).real)  # not the links before it again
+        mode = os.stat(real).st_mode  # noqa: PTH116 - a string from realpath
     except BadImage as error:
         return Entry(path, error.why, folder=os.path.isdir(entry))  # noqa: PTH112 - never raises
     except OSError as error:
         return Entry(path, _reason(error))
-    if stat.S_ISREG(mode):
-        return Entry(path)
     if stat.S_ISDIR(mode):
-        return Entry(
-            path,
-            "a link to a folder: not followed, the folder is listed at its own path",
-            folder=True,
-        )
-    return Entry(path, _expected_regular(mode))
+        return _entered(folder.linked(entry.name, real))
+    return Entry(path, "" if stat.S_ISREG(mode) else _expected_regular(mode))
 
 
 def _expected_regular(mode: int) -> str:

@@ -22,30 +22,52 @@ from fastload._pack.sources.base import Ref, Sample, Source
 from fastload._pack.state import Listing, damaged
 from fastload._store.fields import Field
 from fastload._store.record import encode_record, parse_record
-from fastload.errors import BadImage, RecordError
+from fastload.errors import BadImage, ConfigError, RecordError
 
 SPOOL = "spool.records"
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-# Maps a row of the listing to its encoded sample or its error. Called from several threads.
-Job = Callable[[int], "EncodedSample | BadImage"]
+# Maps rows of the listing to their encoded samples or errors. Called from several threads.
+Job = Callable[[Sequence[int]], "Iterator[EncodedSample | BadImage]"]
 
 
 def load_listed(source: Source, listing: Listing, options: PackOptions) -> Job:
-    """Returns a job that loads one row from the source and encodes it."""
+    """Returns a job that loads rows from the source and encodes them."""
     encoder = SampleEncoder(source.fields, options)
     lock = nullcontext() if source.thread_safe else threading.Lock()
 
-    def job(row: int) -> EncodedSample | BadImage:
+    def load(row: int) -> Sample | BadImage:
         try:
             with lock:
-                sample = source.load(listing[row])
-            return encoder(sample)
+                return source.load(listing[row])
         except BadImage as error:
             return error
 
+    def job(rows: Sequence[int]) -> Iterator[EncodedSample | BadImage]:
+        for row, encoded in zip(rows, encoder.encode_all(map(load, rows)), strict=False):
+            if (
+                listing.splits is not None
+                and not isinstance(encoded, BadImage)
+                and encoded.split != listing.splits[row]
+            ):
+                raise ConfigError(
+                    f"{encoded.source}: load() returned split {encoded.split}, but split_of() "
+                    f"returned {listing.splits[row]}: expected the same number. Fix the "
+                    f"{source.name} source"
+                )
+            yield encoded
+
     return job
+
+
+def load_in_order(source: Source) -> Iterator[Sample | BadImage]:
+    """Yields all samples of a listed source like a stream."""
+    for ref in source.refs():
+        try:
+            yield source.load(ref)
+        except BadImage as error:
+            yield error
 
 
 def spool(
@@ -57,20 +79,13 @@ def spool(
 ) -> Generator[Ref, None, None]:
     """Encodes a stream once, in order, into one file. Yields where each sample is stored."""
     encoder = SampleEncoder(fields, options)
-
-    def encode(sample: Sample | BadImage) -> EncodedSample | BadImage:
-        try:
-            return sample if isinstance(sample, BadImage) else encoder(sample)
-        except BadImage as error:
-            return error
-
     with (
         NewFile(folder / SPOOL) as file,
-        closing(ordered_map(encode, samples, jobs=jobs)) as results,
+        closing(ordered_map(encoder.encode_all, samples, jobs=jobs)) as results,
     ):
         for row, encoded in enumerate(results):
             if isinstance(encoded, BadImage):
-                yield {"bad": encoded.why or "bad", "source": encoded.source}
+                yield {"bad": encoded.why or "bad", "source": encoded.source, "split": 0}
                 continue
             at = file.size
             record = encode_record(row, encoded.parts)
@@ -82,8 +97,15 @@ def spool(
                 "source": encoded.source,
                 "bytes_in": encoded.bytes_in,
                 "converted": [*encoded.converted],
+                "split": encoded.split,
             }
         file.publish()
+
+
+def spooled_split(ref: Ref) -> int:
+    """Returns the split in a ref of ``spool``."""
+    spooled: Any = ref
+    return int(spooled["split"])
 
 
 class Spool:
@@ -97,8 +119,11 @@ class Spool:
         except OSError as error:
             raise damaged(self._path, str(error)) from None
 
-    def __call__(self, row: int) -> EncodedSample | BadImage:
-        """Returns one sample. Raises StoreError if the spool is damaged."""
+    def __call__(self, rows: Sequence[int]) -> Iterator[EncodedSample | BadImage]:
+        """Yields samples. Raises StoreError if the spool is damaged."""
+        return map(self._read, rows)
+
+    def _read(self, row: int) -> EncodedSample | BadImage:
         ref: Any = self._listing[row]  # ``spool`` wrote it, and the listing has a checksum
         if ref["bad"]:
             return BadImage(ref["bad"], source=ref["source"])
@@ -109,6 +134,7 @@ class Spool:
                 ref["source"],
                 ref["bytes_in"],
                 tuple(ref["converted"]),
+                ref["split"],
             )
         except RecordError as error:
             raise damaged(self._path, f"sample {row}: {error}") from None
@@ -125,13 +151,13 @@ def some_samples(source: Source, listing: Listing, count: int) -> Iterator[Sampl
 
 
 def ordered_map(
-    function: Callable[[Item], Result],
+    function: Callable[[Sequence[Item]], Iterable[Result]],
     items: Iterable[Item],
     *,
     jobs: int,
     chunk_size: Callable[[], int] = lambda: 1,
 ) -> Generator[Result, None, None]:
-    """Runs ``map(function, items)`` on ``jobs`` threads and keeps the order.
+    """Runs ``function``, which maps a chunk of items, on ``jobs`` threads and keeps the order.
 
     At most 2 * jobs + 2 chunks are in flight or wait for the consumer. An exception of ``function``
     is raised at its position, and later items are dropped. Closing the iterator early waits for
@@ -151,7 +177,7 @@ def ordered_map(
     try:
         while chunk := list(itertools.islice(remaining, chunk_size())):
             results: list[Result] = []
-            pending.append((pool.submit(_append_each, function, chunk, results), results))
+            pending.append((pool.submit(_extend, results, function, chunk), results))
             if len(pending) > 2 * jobs + 1:
                 yield from take_oldest()
         while pending:
@@ -160,8 +186,8 @@ def ordered_map(
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _append_each(
-    function: Callable[[Item], Result], items: Sequence[Item], results: list[Result]
+def _extend(
+    results: list[Result], function: Callable[[Sequence[Item]], Iterable[Result]], chunk: list[Item]
 ) -> None:
-    for item in items:
-        results.append(function(item))
+    # The results before an error are kept.
+    results.extend(function(chunk))

@@ -12,7 +12,8 @@ from fastload._common.public import public
 from fastload.errors import ConfigError
 
 _CHOICES = {
-    "encode": ("keep", "jpeg", "raw", "auto"),
+    "encode": ("keep", "copy", "jpeg", "raw", "auto"),
+    "max_bits": (8, 16),
     "order": ("shuffle", "source"),
     "on_error": ("stop", "skip"),
 }
@@ -30,11 +31,13 @@ _RANGES = (
 class PackOptions:
     """How samples are stored. A resume may change only ``jobs``, ``on_error`` and ``max_bad``."""
 
-    # keep: same pixels; jpeg: re-encode; raw: pixels; auto: measure, then choose keep or raw
+    # keep: same pixels; copy: same bytes; jpeg: re-encode; raw: pixels;
+    # auto: measure, then choose keep or raw
     encode: str = "keep"
     quality: int = 90  # JPEG quality for encode="jpeg"
     max_side: int = 0  # shrink images whose longer side exceeds this many pixels; 0 = never
     resize: tuple[int, int] | None = None  # (width, height) for every image; None = never
+    max_bits: int = 16  # per channel; with 8, images of 16 bits are reduced to their upper 8 bits
     restart: int = -1  # MCUs between restart markers; -1 = chosen per image, 0 = none
     order: str = "shuffle"  # or "source"
     seed: int = 0
@@ -47,7 +50,9 @@ class PackOptions:
     def __post_init__(self) -> None:
         for name, allowed in _CHOICES.items():
             if (value := getattr(self, name)) not in allowed:
-                raise ConfigError(f"{name}={value!r:.40}: expected one of {', '.join(allowed)}")
+                raise ConfigError(
+                    f"{name}={value!r:.40}: expected one of {', '.join(map(str, allowed))}"
+                )
         for name, low, high in _RANGES:
             _check_between(name, getattr(self, name), low, high)
         _check_between("block_size", self.block_size, 1, self.shard_size)
@@ -58,6 +63,11 @@ class PackOptions:
                     f"max_bad={self.max_bad} requires on_error='skip' (--on-error skip). "
                     "With on_error='stop', the first bad sample ends the pack"
                 )
+        if self.encode == "copy" and (self.scales or self.restart > 0):
+            raise ConfigError(
+                "encode='copy' stores files unmodified: expected no max_side, resize or restart. "
+                "Pass encode='keep' to change the size or to choose the restart interval"
+            )
         if self.resize is not None:
             if not isinstance(self.resize, (tuple, list)) or len(self.resize) != 2:
                 raise ConfigError(f"resize={self.resize!r:.40}: expected (width, height)")
@@ -87,7 +97,7 @@ def _check_between(name: str, value: int, low: int, high: int) -> None:
         raise ConfigError(f"{name}={value!r:.40}: expected an integer from {low} to {high}")
 
 
-LOG = "pack-log.jsonl"  # in DEST: one line per skipped or converted sample
+LOG = "pack-log.jsonl"  # in DEST: one line per skipped or converted sample and left-out file
 
 
 @public()
@@ -103,6 +113,8 @@ class PackProgress:
         converted: Number of samples per reason why the stored image differs from the source.
         bytes_in: Bytes read.
         bytes_out: Bytes of the records written.
+        retries: Parts that an engine packed again because their worker died.
+        resumed_at: Samples of ``done`` that an earlier, interrupted run had processed.
 
     Examples:
         >>> fastload.pack("photos", "packed", on_progress=print)  # doctest: +SKIP
@@ -115,6 +127,8 @@ class PackProgress:
     converted: Counter[str] = field(default_factory=Counter)
     bytes_in: int = 0
     bytes_out: int = 0
+    retries: int = 0
+    resumed_at: int = 0
 
     def count(self, converted: Iterable[str], bytes_in: int, bytes_out: int) -> None:
         """Adds packed samples to the counts.
@@ -142,6 +156,10 @@ class PackResult:
         bytes_out: Bytes of the records written.
         skipped: Bad samples that were skipped. DEST/pack-log.jsonl lists them.
         converted: Number of samples per reason why the stored image differs from the source.
+        missing: Numbers of the parts that are not packed yet, with ``part=``. Empty if the dataset
+            is complete.
+        left_out: Number of files in the source folder that are no samples, per reason.
+            DEST/pack-log.jsonl names them.
         seconds: Duration of this run.
         resumed_at: Source samples that an earlier, interrupted run had processed.
         notes: Remarks for the user, e.g. that a sorted source was packed unshuffled.
@@ -162,6 +180,8 @@ class PackResult:
     seconds: float
     resumed_at: int = 0
     notes: tuple[str, ...] = ()
+    left_out: dict[str, int] = field(default_factory=dict)
+    missing: tuple[int, ...] = ()
 
     def as_json(self) -> dict[str, object]:
         """Returns the result as a dict that ``json.dumps`` accepts."""
@@ -175,8 +195,14 @@ class PackResult:
             f"Read {self.bytes_in / 1e6:.1f} MB, "
             f"wrote {self.bytes_out / 1e6:.1f} MB to {self.dest}",
         ]
+        if self.missing:
+            some = ", ".join(map(str, self.missing[:8])) + ", ..." * (len(self.missing) > 8)
+            lines.append(
+                f"The dataset is not complete: {count(len(self.missing), 'part')} missing "
+                f"({some}). The command that packs the last part publishes the dataset"
+            )
         if self.resumed_at:
-            lines.append(f"Resumed an interrupted pack at sample {self.resumed_at}")
+            lines.append(f"Took over {count(self.resumed_at, 'sample')} of an interrupted run")
         if self.converted:
             lines.append(
                 "Converted: "
@@ -185,5 +211,11 @@ class PackResult:
         if self.skipped:
             lines.append(
                 f"Skipped {count(self.skipped, 'bad sample')}, listed in {self.dest / LOG}"
+            )
+        if self.left_out:
+            lines.append(
+                f"Left out {count(sum(self.left_out.values()), 'file')}, listed in "
+                f"{self.dest / LOG}: "
+                + ", ".join(f"{n} x {why}" for why, n in sorted(self.left_out.items()))
             )
         return "\n".join([*lines, *(f"Note: {note}" for note in self.notes)])

@@ -2,8 +2,8 @@
 
 A pack can be killed at any time and resumes when the same command runs again. The output depends
 only on the source and on ``PackOptions.kept()``, not on the number of threads or on interruptions:
-one thread writes the records in packing order, and the record sizes decide where a shard or block
-ends (shard.py).
+one thread writes the records in packing order, and a shard is a fixed range of that order
+(layout.py).
 
 The packer uses threads instead of processes. Encoding runs in native code without the GIL, nothing
 has to be pickled, any torch Dataset can be a source, and no worker process can outlive the pack.
@@ -12,44 +12,40 @@ has to be pickled, any torch Dataset can be a source, and no worker process can 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+from concurrent.futures import Executor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fastload._common import files
 from fastload._common.cpus import available_cpus
 from fastload._common.native import core
 from fastload._common.public import public
-from fastload._pack.images import SAMPLES, EncodeChoice, choose_encode, images_of
-from fastload._pack.jobs import Job, Spool, load_listed, some_samples, spool
+from fastload._pack.images import encoder_versions
+from fastload._pack.interrupt import interrupt_says_what_is_kept
+from fastload._pack.layout import Layout
 from fastload._pack.options import PackOptions, PackProgress, PackResult
+from fastload._pack.packing_order import PackingOrder
+from fastload._pack.part_packer import PartPacker
 from fastload._pack.pillow import quiet_pillow
-from fastload._pack.publish import check_publishable, is_packed_like, publish
-from fastload._pack.shard import ShardSequence
-from fastload._pack.sources.base import AnySource, Sample, StreamSource, is_stream
-from fastload._pack.sources.detect import open_source
-from fastload._pack.sources.python import MapStyle, pop_all
-from fastload._pack.state import (
-    FOLDER,
-    OFFSETS,
-    Done,
-    Listing,
-    PackState,
-    as_json,
-    damaged,
-    write_listing,
+from fastload._pack.preparation import Preparation
+from fastload._pack.publish import (
+    check_publishable,
+    is_packed_like,
+    publish,
+    read_left_out,
 )
-from fastload._store.columns import FOLDER as COLUMNS
+from fastload._pack.sources.base import AnySource
+from fastload._pack.sources.detect import open_source
+from fastload._pack.sources.python import MapStyle
+from fastload._pack.state import FOLDER, Done, PackState, as_json
 from fastload._store.fields import Field
 from fastload._store.manifest import NAME as MANIFEST
-from fastload._store.manifest import SHARD_NAME, read_manifest
-from fastload._store.shard import verify_file
-from fastload.errors import BadImage, ConfigError, StoreError
+from fastload._store.manifest import read_manifest
+from fastload._store.shard import open_checked
+from fastload.errors import ConfigError
 
 __all__ = ["PackProgress", "PackResult", "Packer", "pack"]
 
@@ -67,17 +63,31 @@ class Packer:
         options: PackOptions,
         *,
         name: str = "",
+        source_options: Mapping[str, object] | None = None,
         on_progress: Callable[[PackProgress], None] | None = None,
+        choose_parts: Callable[[range], Sequence[int]] | None = None,
+        publishes: bool = True,
+        is_task: bool = False,
+        order: PackingOrder | None = None,
+        exist_ok: bool = False,
     ) -> None:
         self.source = source
         self.dest = dest
         self.options = options
         self.name = name or source.name  # location of the source; a resume must have the same
+        self._source_options = {key: str(value) for key, value in (source_options or {}).items()}
         self.on_progress = on_progress
+        # Selects the parts that this process packs. None: all of them, and no other process packs.
+        self._choose_parts = choose_parts
+        self._publishes = publishes  # the dataset if all parts are finished
+        # Whether a driver lists the source, checks the list, finds missing parts and removes the
+        # files of killed workers. There may be 100,000 tasks: each reads only what its part needs.
+        self._is_task = is_task
+        self.order = order  # of an earlier part of the same pack
+        self._exist_ok = exist_ok
         self.jobs = options.jobs or available_cpus()
         self.progress = PackProgress()
         self.notes: list[str] = []
-        self._encode = options.encode  # replaced by the choice of `auto`
 
     def run(self) -> PackResult:
         """Packs the source or resumes an interrupted pack, and publishes the dataset."""
@@ -86,42 +96,61 @@ class Packer:
         if (module := core()) is not None:
             module.keep_freed_memory(_KEPT_MEMORY)
         self._check_dest()
-        with quiet_pillow(), PackState(self.dest) as state:
-            if (self.dest / MANIFEST).exists():
+        if self._exist_ok and self._is_published() and not (self.dest / FOLDER).exists():
+            return self._published_before(None, started)
+        with (
+            interrupt_says_what_is_kept(self.dest),
+            quiet_pillow(),
+            PackState(
+                self.dest,
+                shared=self._is_shared,
+                wait=self._exist_ok,
+                removes=not self._is_task,
+            ) as state,
+        ):
+            if self._is_published():
                 return self._published_before(state, started)
             state.check_plan(self._plan())
-            done: list[Done] = []
+            done: dict[int, Done] = {}
             try:
-                resumed_at = self._run(state, done)
+                return self._run(state, done, started)
             except ConfigError:
-                # Without a finished shard nothing is lost, and the stored plan would refuse the
+                # Without a packed sample nothing is lost, and the stored plan would refuse the
                 # options that the user has to change now.
-                if next(state.finished(), None) is None:
+                is_empty = done and not any(each.records for each in done.values())
+                if not self._is_shared and (not state.has_parts() or is_empty):
                     state.remove()
                     if is_new:
                         with contextlib.suppress(OSError):
                             self.dest.rmdir()
                 raise
-            state.remove()
-        return PackResult(
-            dest=self.dest,
-            n_samples=sum(each.shard.records for each in done),
-            n_shards=len(done),
-            bytes_in=self.progress.bytes_in,
-            bytes_out=self.progress.bytes_out,
-            skipped=self.progress.skipped,
-            converted=dict(self.progress.converted),
-            seconds=time.monotonic() - started,
-            resumed_at=resumed_at,
-            notes=tuple(self.notes),
-        )
+            except OSError:
+                # The fastest worker removes the state of the pack when the dataset is complete.
+                if self._is_shared and self._is_published():
+                    return self._published_before(state, started)
+                raise
+
+    def _is_published(self) -> bool:
+        return (self.dest / MANIFEST).exists()
+
+    @property
+    def _is_shared(self) -> bool:
+        return self._choose_parts is not None
 
     def _check_dest(self) -> None:
+        root = Path(self.name)
+        if root.is_absolute() and root.is_dir() and self.dest.resolve().is_relative_to(root):
+            raise ConfigError(
+                f"{self.dest} is inside the source {root}: a second pack would read its own "
+                "output. Choose a DEST outside the source"
+            )
         if self.dest.exists() and not self.dest.is_dir():
             raise ConfigError(f"{self.dest} is a file: expected an empty or new folder as DEST")
         if (self.dest / FOLDER).is_dir():
             return  # an unfinished pack: check_plan decides
-        if (self.dest / MANIFEST).exists():
+        if self._is_published():
+            if self._is_shared or self._exist_ok:
+                return  # _published_before decides
             raise self._is_finished()
         if self.dest.exists() and any(self.dest.iterdir()):
             raise ConfigError(
@@ -131,7 +160,9 @@ class Packer:
 
     def _is_finished(self) -> ConfigError:
         return ConfigError(
-            f"{self.dest} already contains a finished dataset. Remove it or choose another DEST"
+            f"{self.dest} already contains a finished dataset"
+            + (" of another source, or with other options" if self._exist_ok else "")
+            + ". Remove it or choose another DEST"
         )
 
     def _plan(self) -> dict[str, object]:
@@ -139,23 +170,26 @@ class Packer:
         return {
             "source": self.source.name,
             "name": self.name,
-            "options": self.options.kept(),
+            "options": {**self.options.kept(), **self._source_options},
             "fields": [
-                [f.name, f.kind.name, f.list, list(f.classes), f.image] for f in self.source.fields
+                [f.name, f.kind.name, f.list, list(f.classes), f.image, f.along]
+                for f in self.source.fields
             ],
+            "versions": encoder_versions(),
         }
 
-    def _published_before(self, state: PackState, started: float) -> PackResult:
-        """Cleans up after a run that was killed after it published the manifest."""
+    def _published_before(self, state: PackState | None, started: float) -> PackResult:
+        """Cleans up after a run that was killed after it published, or ends after another one."""
         found = read_manifest(self.dest)
-        if (plan := state.read("plan.json")) is not None:
+        if state is not None and (plan := state.read("plan.json")) is not None:
             same = plan == as_json(self._plan())
         else:
             # The plan is gone. The manifest has everything except the location of the source.
             same = found.fields == tuple(self.source.fields) and is_packed_like(
                 found.options, self.source, self.options
             )
-        state.remove()
+        if state is not None:
+            state.remove()
         if not same:
             raise self._is_finished()
         return PackResult(
@@ -168,135 +202,123 @@ class Packer:
             converted=dict(found.converted),
             seconds=time.monotonic() - started,
             resumed_at=found.n_samples + found.skipped,
-            notes=("an earlier run published this dataset and was stopped during cleanup",),
+            notes=(
+                "another worker published this dataset"
+                if self._is_shared
+                else "the dataset was packed before"
+                if self._exist_ok
+                else "an earlier run published this dataset and was stopped during cleanup",
+            ),
+            left_out=read_left_out(self.dest),
         )
 
-    def _run(self, state: PackState, done: list[Done]) -> int:
-        """Packs the missing shards, appends them to ``done`` and publishes. Returns the start."""
+    def _run(self, state: PackState, done: dict[int, Done], started: float) -> PackResult:
+        """Packs the missing parts, adds all to ``done``, and publishes if none is missing."""
         check_publishable(self.source, self.options)
-        self._remove_leftovers()
-        with contextlib.ExitStack() as resources:
-            job = self._prepare_job(state, resources)
-            done += self._verified(state)
-            resumed_at = done[-1].next_position if done else 0
-            shards = ShardSequence(
-                source=self.source,
-                dest=self.dest,
-                options=self.options,
-                progress=self.progress,
-                name=self.name,
-                jobs=self.jobs,
-                on_sample=lambda: self._say("packing"),
-            )
-            with contextlib.closing(shards.run(state, job, done)) as packed:
-                done.extend(packed)
-        self._say("publishing")
-        self.notes += publish(
+        with Preparation(
             self.source,
-            self.dest,
+            self.name,
             self.options,
             state,
-            done=done,
-            last_events=shards.last_events,
-            encoded=self._encode,
+            jobs=self.jobs,
+            progress=self.progress,
+            say=self._say,
+            # A driver checks the list for all workers.
+            checks_listing=not (self._is_shared and (self._publishes or self._is_task)),
+        ) as preparation:
+            job, listing = preparation.job()
+            layout = preparation.layout(job, len(listing))
+            self.notes += preparation.notes
+            every_part = range(layout.n_parts)
+            mine = every_part if self._choose_parts is None else self._choose_parts(every_part)
+            self.progress.done = 0
+            self.progress.total = sum(len(layout.positions(part)) for part in mine)
+            with PartPacker(
+                self.source.fields,
+                self.options,
+                state,
+                listing,
+                layout,
+                plan={"plan": as_json(self._plan()), "encode": preparation.encode},
+                order=self.order,
+                jobs=self.jobs,
+                progress=self.progress,
+                say=self._say,
+            ) as packer:
+                self.order = packer.order
+                done |= packer.verified(mine)
+                unfinished = [part for part in mine if part not in done]
+                packer.take_over(unfinished)
+                self.progress.resumed_at = self.progress.done
+                with contextlib.closing(packer.pack(job, unfinished)) as packed:
+                    done.update(packed)
+        missing = () if self._is_task else self._add_others(state, layout, done)
+        if missing or not self._publishes:
+            return self._result(done.values(), started, missing=missing)
+        ordered = [done[part] for part in every_part]
+        if not any(each.records for each in ordered):
+            last = state.done(layout.n_parts - 1).events[-1]
+            raise ConfigError(
+                f"{self.name}: all {layout.n} samples are bad. "
+                f"Last error: {last.source}: {last.why}"
+            )
+        self._say("publishing")
+        manifest, notes, left_out = publish(
+            self.source, self.dest, self.options, state, done=ordered, encoded=preparation.encode
         )
-        return resumed_at
+        self.notes += notes
+        state.remove()
+        return replace(
+            self._result(ordered, started),
+            skipped=manifest.skipped,
+            converted=dict(manifest.converted),
+            left_out=left_out,
+        )
+
+    def _add_others(
+        self, state: PackState, layout: Layout, done: dict[int, Done]
+    ) -> tuple[int, ...]:
+        """Adds the parts that other workers finished to ``done``. Returns the missing parts."""
+        recorded = state.recorded()
+        others = [part for part in range(layout.n_parts) if part not in done]
+        missing = tuple(part for part in others if part not in recorded)
+        if missing or not self._publishes:
+            return missing
+        for part in others:
+            if (found := state.finished(part, layout.positions(part))) is None:
+                missing += (part,)
+                continue
+            for shard in found.shards:
+                os.close(open_checked(self.dest / shard.name, shard))
+            done[part] = found.summary()
+        return missing
+
+    def _result(
+        self,
+        done: Iterable[Done],
+        started: float,
+        *,
+        missing: tuple[int, ...] = (),
+    ) -> PackResult:
+        parts = list(done)
+        return PackResult(
+            dest=self.dest,
+            n_samples=sum(each.records for each in parts),
+            n_shards=sum(len(each.shards) for each in parts),
+            bytes_in=sum(each.bytes_in for each in parts),
+            bytes_out=sum(each.bytes_out for each in parts),
+            skipped=self.progress.skipped,
+            converted=dict(self.progress.converted),
+            seconds=time.monotonic() - started,
+            resumed_at=self.progress.resumed_at,
+            notes=tuple(self.notes),
+            missing=missing,
+        )
 
     def _say(self, stage: str) -> None:
         self.progress.stage = stage
         if self.on_progress is not None:
             self.on_progress(self.progress)
-
-    def _remove_leftovers(self) -> None:
-        """Removes temporary files of a killed pack. The lock guarantees that no other pack runs."""
-        for folder in (self.dest, self.dest / FOLDER, self.dest / COLUMNS):
-            for path in folder.iterdir() if folder.is_dir() else ():
-                if files.is_temporary(path.name):
-                    path.unlink()
-
-    def _prepare_job(self, state: PackState, resources: contextlib.ExitStack) -> Job:
-        """Freezes the list of samples, encoding a stream on the way. Returns the job."""
-        source = self.source
-        is_listed = (state.folder / OFFSETS).exists()
-        if is_stream(source):
-            if is_listed:
-                self._choose_encode(state, None)
-            else:
-                self._spool_stream(source, state)
-            listing = self._open_listing(state, resources)
-            return resources.enter_context(contextlib.closing(Spool(state.folder, listing)))
-        if not is_listed:
-            write_listing(state.folder, source.refs(), self._count_listed)
-        listing = self._open_listing(state, resources)
-        has_shards = next(state.finished(), None) is not None
-        samples = None if has_shards else some_samples(source, listing, SAMPLES)
-        return load_listed(source, listing, self._choose_encode(state, samples))
-
-    def _spool_stream(self, source: StreamSource, state: PackState) -> None:
-        stream = iter(source)
-        head = deque(itertools.islice(stream, SAMPLES if self.options.encode == "auto" else 0))
-        readable = (sample for sample in head if not isinstance(sample, BadImage))
-        options = self._choose_encode(state, readable)
-        samples = itertools.chain(pop_all(head), stream)
-        with contextlib.closing(
-            spool(samples, source.fields, state.folder, options, self.jobs)
-        ) as refs:
-            write_listing(state.folder, refs, self._count_listed)
-
-    def _count_listed(self, count: int) -> None:
-        self.progress.done = count
-        self._say("listing")
-
-    def _open_listing(self, state: PackState, resources: contextlib.ExitStack) -> Listing:
-        listing = resources.enter_context(contextlib.closing(Listing(state.folder)))
-        self.progress.total = len(listing)
-        if not len(listing):
-            raise ConfigError(f"{self.name}: the {self.source.name} source has no samples")
-        return listing
-
-    def _choose_encode(self, state: PackState, samples: Iterable[Sample] | None) -> PackOptions:
-        """Returns the options with `auto` replaced by the choice, measured once and stored.
-
-        ``samples`` is None if an earlier run must have stored the choice.
-        """
-        if self.options.encode != "auto":
-            return self.options
-        if stored := state.read("encode.json"):
-            choice = EncodeChoice(**stored)
-        else:
-            if samples is None:
-                raise damaged(state.folder / "encode.json", "missing")
-            names = [each.name for each in self.source.fields if each.kind.is_image]
-            images = (image for sample in samples for image in images_of(sample, names))
-            choice = choose_encode(images, self.options)
-            state.write("encode.json", asdict(choice))  # another measurement may differ
-        self.notes.append(f"--encode auto chose {choice.encode}: {choice.reason}")
-        self._encode = choice.encode
-        return replace(self.options, encode=choice.encode)
-
-    def _verified(self, state: PackState) -> list[Done]:
-        """Returns the shards of an earlier run up to the first with a wrong digest."""
-        good: list[Done] = []
-        for done in state.finished():
-            try:
-                verify_file(self.dest / done.shard.name, done.shard)
-            except StoreError:
-                break
-            good.append(replace(done, events=[]))
-            self.progress.skipped += sum(event.event == "skipped" for event in done.events)
-            self.progress.count(
-                (event.why for event in done.events if event.event != "skipped"),
-                done.bytes_in,
-                done.bytes_out,
-            )
-            self.progress.done = done.next_position
-            self._say("checking")
-        names = {done.shard.name for done in good}
-        # Not recorded because the pack was killed after publishing, or located after a bad shard.
-        for path in self.dest.iterdir():
-            if SHARD_NAME.fullmatch(path.name) and path.name not in names:
-                path.unlink()
-        return good
 
 
 @public()
@@ -308,11 +330,15 @@ def pack(
     format: str | None = None,
     source_options: Mapping[str, object] | None = None,
     on_progress: Callable[[PackProgress], None] | None = None,
+    part: tuple[int, int] | None = None,
+    exist_ok: bool = False,
+    engine: str | Executor | None = None,
     **options: Any,
 ) -> PackResult:
     """Packs a dataset into the new folder ``dest``.
 
-    A pack that was interrupted resumes when it is called again with the same arguments.
+    A pack that was interrupted continues with the next sample when it is called again with the same
+    arguments. The message of a ``KeyboardInterrupt`` says how many samples are kept.
 
     Args:
         source: Path to a dataset in a known format, an iterable of dicts, a map-style torch
@@ -320,26 +346,39 @@ def pack(
             ``StreamSource``.
         dest: Folder to create. It must be empty, new, or an unfinished pack.
         fields: Name and kind of each field of Python samples, e.g.
-            ``{"image": "image", "label": "int"}``. Default: inferred from the first sample.
+            ``{"image": "image", "boxes": "boxes", "classes": "array along boxes"}``, or a list of
+            ``Field``. Default: inferred from the first sample.
         format: Name of the format of a path, e.g. ``"coco"``. Default: detected.
         source_options: Options of the format, see docs/sources.md.
         on_progress: Called with a ``PackProgress`` after every sample.
+        part: (i, n): pack share i of n, counted from 0, of a dataset that n processes pack
+            together, on any machines that share ``dest``. The process that completes the last
+            share publishes the dataset; see ``PackResult.missing``. Default: None, pack all.
+        exist_ok: Return at once if ``dest`` is a dataset that was packed with the same options, and
+            wait for another process that packs it. All ranks may call it, for example in
+            ``prepare_data``: one packs. Default: False, refuse both.
+        engine: Packs the parts of the dataset in parallel on machines that share ``dest``:
+            ``"ray"``, or any ``concurrent.futures.Executor``, such as Dask's
+            ``client.get_executor()``. Default: None, pack in threads of this process.
         **options: Options that control how samples are stored:
 
-            - ``encode``: ``"keep"`` (same pixels, default), ``"jpeg"`` (re-encode), ``"raw"``
-              (pixels) or ``"auto"`` (measure, then keep or raw).
+            - ``encode``: ``"keep"`` (same pixels, default), ``"copy"`` (same bytes), ``"jpeg"``
+              (re-encode), ``"raw"`` (pixels) or ``"auto"`` (measure, then keep or raw).
             - ``quality``: JPEG quality 1 to 100 for ``encode="jpeg"``. Default: 90.
             - ``max_side``: shrink images whose longer side exceeds this many pixels. Default: 0
               (never).
             - ``resize``: (width, height) for every image. Default: None.
+            - ``max_bits``: 8 reduces images of 16 bits per channel to their upper 8 bits. Default:
+              16 (kept).
             - ``restart``: MCUs between restart markers. Default: -1 (chosen per image). 0: none.
-            - ``order``: ``"shuffle"`` (default) or ``"source"``.
+            - ``order``: ``"shuffle"`` (default) or ``"source"``, within each split.
             - ``seed``: seed of the shuffle. Default: 0.
             - ``shard_size``, ``block_size``: bytes per shard and per block. Defaults: 512 MiB and
               8 MiB.
             - ``on_error``: ``"stop"`` (default) or ``"skip"`` for bad samples.
             - ``max_bad``: maximum number of skipped samples. Default: None (no limit).
-            - ``jobs``: number of threads. Default: 0 (all available cores).
+            - ``jobs``: number of threads. Default: 0 (all available cores; 1 per task of an
+              engine).
 
     Returns:
         Counts, bytes, duration and notes of the pack.
@@ -349,22 +388,53 @@ def pack(
             to another pack.
         BadImage: A sample is bad and ``on_error`` is ``"stop"``, or more than ``max_bad`` are bad.
         StoreError: The files of an unfinished pack are damaged or another pack runs in ``dest``.
+        WorkerDied: A part failed several times on ``engine``.
 
     Examples:
         >>> samples = ({"image": image, "label": i} for i, image in enumerate(images))
         >>> result = fastload.pack(samples, "packed")  # doctest: +SKIP
     """
-    given = {} if fields is None else {"fields": fields}
-    samples = open_source(source, format=format, **given, **(source_options or {}))
     known = PackOptions.__dataclass_fields__
     if unknown := sorted(options.keys() - known.keys()):
         raise ConfigError(
             f"pack: unknown option {', '.join(unknown)}. Expected one of {', '.join(known)}"
         )
+    settings = PackOptions(**options)
+    path = Path(source) if isinstance(source, str | os.PathLike) else None
+    if engine is not None:
+        if path is None or fields is not None or part is not None:
+            raise ConfigError(
+                "engine= needs a source that every machine can open: expected a path, without "
+                "fields= and part=. Write Python samples to files first"
+            )
+        from fastload._pack.engines import pack_with
+        from fastload._pack.parts import PackTask
+
+        # Workers have other working directories.
+        given_options = {
+            name: value.absolute() if isinstance(value, Path) else value
+            for name, value in (source_options or {}).items()
+        }
+        task = PackTask(
+            str(path.absolute()), str(Path(dest).absolute()), format, given_options, settings
+        )
+        return pack_with(engine, task, on_progress)
+    given = {} if fields is None else {"fields": fields}
     return Packer(
-        samples,
+        open_source(source, format=format, **given, **(source_options or {})),
         Path(dest),
-        PackOptions(**options),
-        name=str(Path(source).resolve()) if isinstance(source, str | os.PathLike) else "",
+        settings,
+        name="" if path is None else str(path.resolve()),
+        source_options=source_options,
         on_progress=on_progress,
+        choose_parts=None if part is None else share_of(part),
+        exist_ok=exist_ok,
     ).run()
+
+
+def share_of(part: tuple[int, int]) -> Callable[[range], Sequence[int]]:
+    """Returns the selection of every n-th part, starting with part i."""
+    i, n = part
+    if type(i) is not int or type(n) is not int or not 0 <= i < n:
+        raise ConfigError(f"part {i}/{n}: expected i/n with 0 <= i < n, for example 0/40 to 39/40")
+    return lambda parts: parts[i::n]

@@ -9,18 +9,19 @@ import struct
 import warnings
 import zlib
 from collections.abc import Iterator
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, ImageFile
 
 from fastload._pack.sources.base import Encoded, Value
 from fastload._store.jpeg_header import check_size
-from fastload._store.pixels import upright
+from fastload._store.pixels import read_wide, upright, wide_mode
 from fastload.errors import BadImage
 
-READ_FORMATS = ("PNG", "WEBP", "BMP", "TIFF", "GIF", "JPEG", "PPM")
+# Pillow tries no other plugin: EPS would start Ghostscript, WMF would call the system.
+READ_FORMATS = ("PNG", "WEBP", "BMP", "TIFF", "GIF", "JPEG", "PPM", "JPEG2000")
 
 # Exceptions that Pillow raises for damaged files (tests/fault/test_pack_damaged_images.py). A bad
 # file must not end a pack.
@@ -38,6 +39,9 @@ PILLOW_ERRORS = (
     zlib.error,
     Image.DecompressionBombError,
 )
+
+
+NARROWED = "16 → 8 bit"  # why a stored image differs from its source
 
 
 @contextlib.contextmanager
@@ -73,7 +77,7 @@ def check_png(data: bytes) -> None:
     raise BadImage("truncated PNG: the end chunk is missing")
 
 
-def open_image(data: bytes) -> Image.Image:
+def open_image(data: bytes) -> ImageFile.ImageFile:
     """Opens an image file with Pillow and checks its size before decoding."""
     try:
         image = Image.open(io.BytesIO(data), formats=READ_FORMATS)
@@ -83,16 +87,19 @@ def open_image(data: bytes) -> Image.Image:
     return image
 
 
-def pixels_of(image: Image.Image) -> tuple[NDArray[np.uint8], str]:
-    """Returns upright pixels (H, W, 1 or 3) and a description of what the conversion lost."""
+def pixels_of(image: Image.Image) -> tuple[NDArray[Any], str]:
+    """Returns upright pixels (H, W, 1 or 3) and a description of what the conversion lost.
+
+    The pixels are uint8, or uint16 for 16-bit gray.
+    """
     mode = image.mode
-    target = "L" if mode in ("1", "L", "LA", "I", "F") or mode.startswith("I;16") else "RGB"
+    is_wide = mode == "I" or mode.startswith("I;16")
+    target = "L" if mode in ("1", "L", "LA", "F") else "RGB"
     converted = "transparency dropped" if "transparency" in image.info else ""
-    if mode != target:
+    if mode != target and not is_wide:
         converted = f"{mode} → {target}"
     if mode == "F":
         raise BadImage("pixel type F (float): expected 8 or 16 bits")
-    is_wide = mode == "I" or mode.startswith("I;16")
     try:
         image.load()
         pixels = np.asarray(image if is_wide else image.convert(target))
@@ -103,10 +110,45 @@ def pixels_of(image: Image.Image) -> tuple[NDArray[np.uint8], str]:
             raise BadImage(
                 f"pixel values from {pixels.min()} to {pixels.max()}: expected 8 or 16 bits"
             )
-        pixels = (pixels.astype(np.uint32) >> 8).astype(np.uint8)
-        converted = "16 → 8 bit"
-    pixels = upright(pixels.reshape(*pixels.shape[:2], -1), orientation_of(image))
-    return np.ascontiguousarray(pixels), converted
+        pixels = pixels.astype(np.uint16)
+    return _upright_pixels(pixels, image), converted
+
+
+def file_pixels(image: ImageFile.ImageFile, data: bytes) -> tuple[NDArray[Any], str]:
+    """Does the same for a file, and keeps the 16 bits of color that Pillow drops on loading."""
+    mode = wide_mode(image).partition(";")[0]  # Pillow opens gray with alpha as RGBA
+    if not mode:
+        narrowed = NARROWED if _loses_bits(image, data) else ""
+        pixels, converted = pixels_of(image)
+        return pixels, ", ".join(filter(None, [converted, narrowed]))
+    target = "L" if mode == "LA" else "RGB"
+    converted = "transparency dropped" if "transparency" in image.info else ""
+    if mode != target:
+        converted = f"{mode} → {target}"
+    try:
+        pixels = read_wide(image, data)[:, :, : len(target)]
+    except PILLOW_ERRORS as error:
+        raise BadImage(f"damaged image: {error}") from None
+    return _upright_pixels(pixels, image), converted
+
+
+def _upright_pixels(pixels: NDArray[Any], image: Image.Image) -> NDArray[Any]:
+    pixels = pixels.reshape(*pixels.shape[:2], -1)
+    return np.ascontiguousarray(upright(pixels, orientation_of(image)))
+
+
+def _loses_bits(image: ImageFile.ImageFile, data: bytes) -> bool:
+    """Returns whether Pillow reads color with 8 bits per channel although the file has more."""
+    if image.mode.startswith("I"):
+        return False
+    if image.format == "JPEG2000":
+        size_marker = data.find(b"\xff\x51")
+        precision = data[size_marker + 40 : size_marker + 41]  # of the first component, minus 1
+        return size_marker >= 0 and precision > b"\x07"
+    args = image.tile[0].args if image.tile else ""
+    if image.format == "PPM" and isinstance(args, tuple):
+        return bool(args[-1] > 255)  # the largest value of a channel
+    return re.search(";16[BLN]", str(args)) is not None
 
 
 def is_animated(image: Image.Image) -> bool:

@@ -6,7 +6,7 @@ import hashlib
 import itertools
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -15,16 +15,27 @@ from fastload._common.files import NewFile, write_atomically
 from fastload._common.strict_json import Json
 from fastload._order.mixing import measure_mixing
 from fastload._pack.options import LOG, PackOptions
-from fastload._pack.sources.base import AnySource
+from fastload._pack.sources.base import AnySource, LeavesOut
 from fastload._pack.state import Done, Event, PackState
 from fastload._store.columns import ColumnWriter, open_column
-from fastload._store.manifest import COLUMN_HEADER, Column, Manifest, dump, expected_columns
+from fastload._store.fields import ALL_SPLITS, SPLIT, splits_of
+from fastload._store.manifest import (
+    COLUMN_HEADER,
+    SHARD_NAME,
+    Column,
+    Manifest,
+    dump,
+    expected_columns,
+    read_manifest,
+)
 from fastload._store.manifest import NAME as MANIFEST
+from fastload._store.properties import Properties
 from fastload._version import __version__
-from fastload.errors import ConfigError
+from fastload.errors import BadImage, ConfigError
 
 # An unshuffled pack below this fraction of the class mixture of a random order gets a note.
 WELL_MIXED = 0.8
+LEFT_OUT = "left out"  # the event of a file that is no sample
 
 
 def publish(
@@ -34,40 +45,69 @@ def publish(
     state: PackState,
     *,
     done: list[Done],
-    last_events: list[Event],
     encoded: str,
-) -> tuple[str, ...]:
-    """Turns the shards in ``done`` into a dataset and returns notes for the user.
+) -> tuple[Manifest, tuple[str, ...], dict[str, int]]:
+    """Turns the parts in ``done``, which are summaries, into a dataset.
 
-    ``encoded`` is the choice of `auto`.
+    Returns the manifest, notes for the user, and the number of left-out files per reason.
+    ``encoded`` is the choice of `auto`. Several machines may publish at the same time.
     """
     columns = _write_columns(source, dest, state, done)
-    # One shard at a time: a million converted samples have a million events.
-    shard_events = (event for number in range(len(done)) for event in state.done(number).events)
-    events = _write_log(dest, itertools.chain(shard_events, last_events))
+    properties = tuple(Properties() for _ in source.fields)
+    part_events = _events_of(state, len(done), properties)
+    paths = source.left_out() if isinstance(source, LeavesOut) else ()
+    left_out = (Event(LEFT_OUT, path, why) for path, why in paths)
+    events, n_left_out = _write_log(dest, itertools.chain(part_events, left_out))
+    skipped = events.pop("skipped", 0)
+    if options.max_bad is not None and skipped > options.max_bad:
+        raise BadImage(
+            f"{skipped} samples are bad, more than {options.max_bad} (--max-bad). "
+            f"{dest / LOG} lists them. All parts are packed: rerun the command with a larger "
+            "--max-bad to publish the dataset"
+        )
+    shards = tuple(
+        shard._replace(first=first + shard.first)
+        for each, first in zip(done, _firsts(done), strict=True)
+        for shard in each.shards
+    )
+    _remove_unused_shards(dest, {shard.name for shard in shards})
     manifest = Manifest(
-        n_samples=sum(each.shard.records for each in done),
+        n_samples=sum(each.records for each in done),
         fields=tuple(source.fields),
-        shards=tuple(each.shard for each in done),
+        properties=properties,
+        shards=shards,
         columns=columns,
         tool=f"fastload {__version__}",
         seed=options.seed,
         order=options.order,
-        skipped=events.pop("skipped", 0),
+        skipped=skipped,
         converted=dict(sorted(events.items())),
         # The digest over the binary digests of the shards, in order.
         content=hashlib.sha256(
-            b"".join(bytes.fromhex(each.shard.sha256) for each in done)
+            b"".join(bytes.fromhex(shard.sha256) for shard in shards)
         ).hexdigest(),
         options=_options(source, options, encoded),
     )
-    notes = _unmixed(source, dest, options, columns)
-    write_atomically(dest / MANIFEST, dump(manifest))
-    return notes
+    notes = (*_unmixed(source, dest, options, columns), *_mixed_depths(manifest))
+    if not write_atomically(dest / MANIFEST, dump(manifest), replace=False):
+        found = read_manifest(dest).content
+        if found != manifest.content:
+            raise ConfigError(
+                f"{dest}: another pack published other content ({found[:16]}..., expected "
+                f"{manifest.content[:16]}...). The source changed during packing: remove {dest} "
+                "and pack again"
+            )
+    return manifest, notes, dict(n_left_out)
 
 
 def check_publishable(source: AnySource, options: PackOptions) -> None:
     """Raises ConfigError before packing if the manifest cannot hold the source's fields or info."""
+    splits = splits_of(source.fields)
+    if ALL_SPLITS in splits or len(set(splits)) < len(splits):
+        raise ConfigError(
+            f"splits {', '.join(splits)!s:.80}: expected unique names other than {ALL_SPLITS!r}, "
+            "which selects all splits"
+        )
     columns = tuple(
         Column(name, dtype, (0, 2) if name == "_blocks" else (0,), COLUMN_HEADER, "0" * 8)
         for name, dtype in expected_columns(tuple(source.fields)).items()
@@ -76,6 +116,7 @@ def check_publishable(source: AnySource, options: PackOptions) -> None:
         Manifest(
             n_samples=0,
             fields=tuple(source.fields),
+            properties=tuple(Properties() for _ in source.fields),
             shards=(),
             columns=columns,
             content="0" * 64,
@@ -106,23 +147,54 @@ def _options(source: AnySource, options: PackOptions, encoded: str) -> dict[str,
 def _write_columns(
     source: AnySource, dest: Path, state: PackState, done: list[Done]
 ) -> tuple[Column, ...]:
-    """Joins the rows of all shards, one shard and one column at a time."""
+    """Joins the rows of all parts, one part and one column at a time."""
     written: list[Column] = []
     for name, dtype in expected_columns(tuple(source.fields)).items():
         with ColumnWriter(dest, name, dtype, width=2 if name == "_blocks" else 1) as writer:
-            for number, each in enumerate(done):
-                writer.append(
-                    np.array(each.blocks, dtype)
-                    if name == "_blocks"
-                    else state.rows(number, [name])[name]
-                )
+            for number, first in enumerate(_firsts(done)):
+                if name == "_blocks":
+                    blocks = np.array(state.done(number).blocks, dtype).reshape(-1, 2)
+                    writer.append(np.add(blocks, (first, 0)))
+                else:
+                    writer.append(state.rows(number, [name])[name])
             written.append(writer.finish())
     return tuple(written)
 
 
-def _write_log(dest: Path, events: Iterable[Event]) -> Counter[str]:
-    """Writes one line per skipped or converted sample. Returns the counts by reason."""
+def _events_of(
+    state: PackState, n_parts: int, properties: tuple[Properties, ...]
+) -> Iterator[Event]:
+    """Yields the events of all parts, one part in memory at a time. Merges their properties."""
+    for number in range(n_parts):
+        done = state.done(number)
+        for total, one in zip(properties, done.properties, strict=True):
+            total.merge(one)
+        yield from done.events
+
+
+def _firsts(done: list[Done]) -> Iterator[int]:
+    """Yields the id of the first sample of each part."""
+    return itertools.accumulate((each.records for each in done[:-1]), initial=0)
+
+
+def _remove_unused_shards(dest: Path, names: set[str]) -> None:
+    """Removes shards of a killed run that wrote more of them than the parts now have."""
+    for path in dest.iterdir():
+        if SHARD_NAME.fullmatch(path.name) and path.name not in names:
+            path.unlink(missing_ok=True)
+
+
+def read_left_out(dest: Path) -> dict[str, int]:
+    """Returns the number of left-out files per reason from the log of a published dataset."""
+    with (dest / LOG).open(encoding="utf-8") as log:
+        events = (json.loads(line) for line in log)
+        return dict(Counter(event["why"] for event in events if event["event"] == LEFT_OUT))
+
+
+def _write_log(dest: Path, events: Iterable[Event]) -> tuple[Counter[str], Counter[str]]:
+    """Writes one line per event. Returns the counts of samples and of left-out files by reason."""
     counts: Counter[str] = Counter()
+    left_out: Counter[str] = Counter()
     with NewFile(dest / LOG) as log:
         for event in events:
             log.write(
@@ -131,16 +203,31 @@ def _write_log(dest: Path, events: Iterable[Event]) -> Counter[str]:
                 ).encode()
                 + b"\n"
             )
-            counts["skipped" if event.event == "skipped" else event.why] += 1
+            if event.event == LEFT_OUT:
+                left_out[event.why] += 1
+            else:
+                counts["skipped" if event.event == "skipped" else event.why] += 1
         log.publish()
-    return counts
+    return counts, left_out
+
+
+def _mixed_depths(manifest: Manifest) -> Iterator[str]:
+    """Yields a note for each field with images of 8 and of 16 bits."""
+    for each, found in zip(manifest.fields, manifest.properties, strict=True):
+        if each.kind.is_image and {8, 16} <= found.bits:
+            yield (
+                f"field {each.name!r} has images of 8 and of 16 bits per channel. Add ToDtype or "
+                "Normalize to the transforms of the loader, or pack with --max-bits 8 (max_bits=8)"
+            )
 
 
 def _unmixed(
     source: AnySource, dest: Path, options: PackOptions, columns: tuple[Column, ...]
 ) -> tuple[str, ...]:
     """Returns a note if a source sorted by class was packed unshuffled."""
-    labels = next((each.name for each in source.fields if each.classes), None)
+    labels = next(
+        (each.name for each in source.fields if each.classes and each.name != SPLIT), None
+    )
     if options.order == "shuffle" or labels is None:
         return ()
     by_name = {column.name: column for column in columns}

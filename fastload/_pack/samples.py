@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import SupportsInt
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from fastload._pack.images import StoredImage, store_image
+from fastload._pack.images import StoredImage, images_of, rewrite_all, store_image
 from fastload._pack.options import PackOptions
 from fastload._pack.pillow import mask_array
 from fastload._pack.sources.base import Encoded, Sample, Value
-from fastload._store.fields import Field, encode_value, image_of, source_part
+from fastload._store.fields import (
+    SPLIT,
+    Field,
+    check_references,
+    decode_value,
+    encode_value,
+    image_of,
+    misaligned,
+    source_part,
+    splits_of,
+)
 from fastload._store.kinds import BOXES, MATRIX, POINTS
 from fastload._store.record import (
     DATA,
@@ -37,10 +48,11 @@ class EncodedSample:
     source: str
     bytes_in: int
     converted: tuple[str, ...] = ()
+    split: int = 0  # 0 in a dataset without splits
 
 
 class SampleEncoder:
-    """Encodes samples with the given fields. Thread-safe. Raises BadImage with the source name."""
+    """Encodes samples with the given fields. Thread-safe."""
 
     def __init__(self, fields: Sequence[Field], options: PackOptions) -> None:
         self.fields = tuple(fields)
@@ -48,21 +60,53 @@ class SampleEncoder:
         names = [each.name for each in self.fields]
         if len(set(names)) != len(names):
             raise ConfigError(f"fields {', '.join(names)}: expected unique names")
+        check_references(self.fields)
+        numbers = {name: number for number, name in enumerate(names)}
+        # The number of each field that is along another one, and the number of that other field.
+        self._along = [
+            (numbers[each.name], numbers[each.along]) for each in self.fields if each.along
+        ]
+        self._images = [each.name for each in self.fields if each.kind.is_image]
         self._image_of = {each.name: image_of(each, self.fields) for each in self.fields}
+        self._splits = splits_of(self.fields)
 
-    def __call__(self, sample: Sample) -> EncodedSample:
+    def encode_all(
+        self, samples: Iterable[Sample | BadImage]
+    ) -> Iterator[EncodedSample | BadImage]:
+        """Encodes a few samples, their JPEGs in one native call. Yields an error in place of each
+        bad sample. If ``samples`` raises, the samples before it are encoded first.
+        """
+        loaded: list[Sample | BadImage] = []
+        failure: Exception | None = None
+        try:
+            loaded.extend(samples)
+        except Exception as error:  # noqa: BLE001 - raised at its position
+            failure = error
+        images = (
+            image
+            for sample in loaded
+            if not isinstance(sample, BadImage)
+            for image in images_of(sample, self._images)
+        )
+        rewritten = rewrite_all(images, self.options)
+        for sample in loaded:
+            yield sample if isinstance(sample, BadImage) else self._encode_one(sample, rewritten)
+        if failure is not None:
+            raise failure
+
+    def _encode_one(
+        self, sample: Sample, rewritten: dict[int, StoredImage]
+    ) -> EncodedSample | BadImage:
         try:
             if unknown := sample.values.keys() - self._image_of.keys():
                 raise BadImage(f"unknown fields {sorted(unknown)}: expected {list(self._image_of)}")
-            return self._encode(sample)
+            return self._encode(sample, rewritten)
         except BadImage as error:
-            if error.source:
-                raise
-            raise BadImage(error.why, source=sample.source) from None
+            return error if error.source else BadImage(error.why, source=sample.source)
         except ConfigError as error:  # a value that does not fit its field
-            raise BadImage(str(error), source=sample.source) from None
+            return BadImage(str(error), source=sample.source)
 
-    def _encode(self, sample: Sample) -> EncodedSample:
+    def _encode(self, sample: Sample, rewritten: dict[int, StoredImage]) -> EncodedSample:
         parts: list[Part] = [source_part(sample.source)]
         scales: dict[tuple[str, int], Scale] = {}
         converted: dict[str, None] = {}
@@ -75,7 +119,7 @@ class SampleEncoder:
                         raise BadImage(
                             f"field {each.name!r}: expected an image, found {type(value).__name__}"
                         )
-                    stored = store_image(value, self.options)
+                    stored = rewritten.pop(id(value), None) or store_image(value, self.options)
                     bytes_in += len(value.data) if isinstance(value, Encoded) else len(stored.data)
                     scales[each.name, item] = stored.scale
                     parts += image_parts(number, item, stored)
@@ -89,10 +133,32 @@ class SampleEncoder:
                 ]
                 one = next(iter(moved), None)
                 parts += encode_value(number, each, moved if each.list else one)
+        for number, rows in self._along:
+            self._check_along(number, rows, parts)
         if len(parts) > MAX_PARTS // 2 or sum(len(part.data) for part in parts) > MAX_RECORD // 2:
             # Raises if the record is too large: a bad sample here, the end of the pack later.
             encode_record(0, parts)
-        return EncodedSample(parts, sample.source, bytes_in, tuple(converted))
+        split = self._split(sample.values.get(SPLIT)) if self._splits else 0
+        return EncodedSample(parts, sample.source, bytes_in, tuple(converted), split)
+
+    def _split(self, value: Value) -> int:
+        if not isinstance(value, SupportsInt):
+            raise BadImage(
+                f"has no split: field {SPLIT!r} is {value!r:.40}, expected one of "
+                f"{', '.join(self._splits)!s:.80}. Every sample needs one, or none has the field"
+            )
+        return int(value)
+
+    def _check_along(self, number: int, rows: int, parts: Sequence[Part]) -> None:
+        """Raises BadImage unless a field has one entry per row of the field that it is along."""
+        value, of = (
+            decode_value(
+                self.fields[each], [part for part in parts if part.field == each], copy=False
+            )
+            for each in (number, rows)
+        )
+        if why := misaligned(self.fields[number], value, self.fields[rows], of):
+            raise BadImage(f"field {self.fields[number].name!r}: {why}")
 
     def _scale_of(self, each: Field, item: int, scales: dict[tuple[str, int], Scale]) -> Scale:
         """Returns the scale of the image that a label belongs to, for lists by index."""
@@ -120,7 +186,7 @@ def image_parts(number: int, item: int, stored: StoredImage) -> list[Part]:
         stored.codec,
         DATA,
         stored.channels,
-        8,
+        stored.bits,
         stored.width,
         stored.height,
         stored.interval,

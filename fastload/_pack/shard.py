@@ -1,77 +1,81 @@
-"""Writes shards: the main loop of a pack, and the shard being written.
+"""The part being written: its records, blocks, column rows, properties and events.
 
-The main loop encodes samples in threads and adds them in packing order to a ``ShardBuilder``, which
-owns its records, blocks, column rows and events::
+A part becomes one shard. It becomes none if all its samples are bad, and several if its records
+take more than ``MAX_GROWTH`` times the shard size. A file has another name until it is complete.
+``publish`` renames it and then records the part in the pack's state, in this order, so a recorded
+shard always exists.
 
-    EMPTY ──add──► WRITING ──publish──► PUBLISHED
-      └────────────────┴──abort───────► ABORTED
-
-The first record creates the file under a temporary name. ``publish`` renames the file and then
-records it in the pack's state, in this order, so a recorded shard always exists. After ``abort``,
-nothing unfinished is left on disk.
-
-A background thread publishes each full shard (sync, digest, rename, record) while the main loop
-fills the next one. It publishes one shard at a time and in order, so the recorded shards are always
-the beginning of the dataset.
+With a journal (journal.py), an unfinished part stays in the pack's state, and ``take_over``
+continues it: it reads each record back, checks it and adds it again, so the result cannot differ
+from that of an uninterrupted run. Without a journal, ``abort`` deletes an unfinished part.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
-from enum import Enum
+import threading
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from fastload._common.native import core
-from fastload._order.permutation import Permutation
-from fastload._pack.jobs import Job, ordered_map
-from fastload._pack.options import PackOptions, PackProgress
+from fastload._pack.journal import Journal, Packed, Skipped
+from fastload._pack.options import PackOptions
 from fastload._pack.samples import EncodedSample
-from fastload._pack.sources.base import AnySource
 from fastload._pack.state import Done, Event, PackState
 from fastload._store.fields import Field
-from fastload._store.manifest import expected_columns
-from fastload._store.record import DATA, Part, encode_record
-from fastload._store.writer import ShardWriter
-from fastload.errors import BadImage, ConfigError
+from fastload._store.manifest import Shard, expected_columns
+from fastload._store.properties import PropertyCounter
+from fastload._store.record import CRC_FROM, DATA, Part, encode_record, parse_record
+from fastload._store.writer import ShardWriter, shard_name
+from fastload.errors import RecordError
+
+MAX_GROWTH = 2  # largest size of a shard, in shard sizes
 
 
-def as_record(sample_id: int, parts: Sequence[Part]) -> bytes:
+def as_record(key: int, parts: Sequence[Part]) -> bytes:
     """``encode_record`` in one native call if possible."""
     module = core()
-    record: bytes | None = module.encode_record(sample_id, parts) if module is not None else None
-    return encode_record(sample_id, parts) if record is None else record
+    record: bytes | None = module.encode_record(key, parts) if module is not None else None
+    return encode_record(key, parts) if record is None else record
 
 
-class ShardStage(Enum):
-    EMPTY = "empty"
-    WRITING = "writing"
-    PUBLISHED = "published"
-    ABORTED = "aborted"
-
-
-class ShardBuilder:
-    """Collects records in order until ``publish`` or ``abort``."""
+class PartBuilder:
+    """Collects the records of one part in order until ``publish`` or ``abort``."""
 
     def __init__(
-        self, dest: Path, number: int, first: int, fields: Sequence[Field], options: PackOptions
+        self,
+        dest: Path,
+        number: int,
+        positions: range,
+        fields: Sequence[Field],
+        options: PackOptions,
+        *,
+        journal: Journal | None = None,
     ) -> None:
         self.number = number
-        self.first = first
-        self.stage = ShardStage.EMPTY
+        self.positions = positions
         self.events: list[Event] = []
         self.records = 0
+        self.skipped = 0
         self._dest = dest
         self._options = options
+        self._journal = journal
         self._writer: ShardWriter | None = None
-        self._bytes_in = 0
-        self._bytes_out = 0
+        # ThreadPoolExecutor does not wait for a thread whose start was interrupted by Ctrl-C, so
+        # `abort` may be called while `publish` runs.
+        self._ending = threading.RLock()
+        # Records of an earlier run that are still to be added; None except in ``take_over``.
+        self._earlier: Iterator[bytes] | None = None
+        self._shard_bytes = 0  # of the records in the current shard
+        self._shards: list[Shard] = []  # complete
+        self.bytes_in = 0
+        self.bytes_out = 0
         self._block_bytes = 0
-        self._blocks: list[tuple[int, int]] = []
+        self._block_split = 0
+        self._blocks: list[tuple[int, int]] = []  # first record in the part, number of records
+        self._properties = PropertyCounter(fields)
         self._in_columns = {i: each for i, each in enumerate(fields) if not each.list}
         self._missing: dict[str, float] = {}
         for each in self._in_columns.values():
@@ -82,61 +86,163 @@ class ShardBuilder:
         }
 
     @property
-    def next_id(self) -> int:
-        """The id of the next sample."""
-        return self.first + self.records
+    def next_key(self) -> int:
+        """The key of the next record."""
+        return self.positions.start + self.records
 
-    def is_full_for(self, n_bytes: int) -> bool:
-        """Returns whether a record of this size belongs in the next shard."""
-        return self.records > 0 and self._bytes_out + n_bytes > self._options.shard_size
+    @property
+    def remaining(self) -> range:
+        """The positions whose samples are neither added nor skipped."""
+        return self.positions[self.records + self.skipped :]
+
+    def take_over(self, rows: Iterable[int]) -> Iterator[int]:
+        """Adds the samples that an earlier run left, up to the first missing or damaged one.
+
+        ``rows`` are those of the part. Yields the row of each sample.
+        """
+        if self._journal is None:
+            return
+        self._earlier = iter(())
+        for row, sample in zip(rows, self._journal.earlier(), strict=False):
+            if not self._add_again(row, sample):
+                break
+            yield row
+        self._journal.commit()
+        self._earlier = None
+
+    def _add_again(self, row: int, sample: Packed | Skipped) -> bool:
+        """Adds a sample of the journal. Returns whether it is the next one and intact."""
+        if sample.row != row:
+            return False
+        if isinstance(sample, Skipped):
+            self.skip(row, Event("skipped", sample.source, sample.why))
+            return True
+        self._writer_for(sample.size)
+        record = next(self._earlier or iter(()), b"")
+        if len(record) != sample.size or record[4:CRC_FROM].hex() != sample.crc:
+            return False
+        try:
+            parts = parse_record(memoryview(record), self.next_key)
+        except RecordError:
+            return False
+        encoded = EncodedSample(
+            parts, sample.source, sample.bytes_in, sample.converted, sample.split
+        )
+        self.add(row, encoded, record)
+        return True
+
+    def skip(self, row: int, event: Event) -> None:
+        """Counts source sample ``row`` as bad."""
+        self.events.append(event)
+        if self._journal is not None:
+            self._journal.add(Skipped(row, event.source, event.why))
+        self.skipped += 1
 
     def add(self, row: int, encoded: EncodedSample, record: bytes) -> None:
         """Writes the record of source sample ``row``."""
-        if self.stage is ShardStage.EMPTY:
-            self._writer = ShardWriter(self._dest, self.number, first=self.first)
-            self.stage = ShardStage.WRITING
-        self._writing().add(self.next_id, record)
-        if not self._blocks or self._block_bytes + len(record) > self._options.block_size:
-            self._blocks.append((self.next_id, 0))
+        writer = self._writer_for(len(record))
+        writer.add(self.next_key, record)
+        if (
+            not self._shard_bytes  # a block never spans two shards
+            or self._block_bytes + len(record) > self._options.block_size
+            or encoded.split != self._block_split
+        ):
+            self._blocks.append((self.records, 0))
             self._block_bytes = 0
+            self._block_split = encoded.split
         first, count = self._blocks[-1]
         self._blocks[-1] = (first, count + 1)
         self._block_bytes += len(record)
-        self._bytes_out += len(record)
-        self._bytes_in += encoded.bytes_in
+        self._shard_bytes += len(record)
+        self.bytes_out += len(record)
+        self.bytes_in += encoded.bytes_in
         self._add_row(row, encoded.parts)
+        self._properties.add(encoded.parts)
         self.events += [Event("converted", encoded.source, why) for why in encoded.converted]
+        if self._journal is not None:
+            self._journal.add(Packed.of(row, encoded, record), len(record))
         self.records += 1
 
-    def publish(self, state: PackState, next_position: int) -> Done:
-        """Publishes the shard and records it in ``state``. Call ``abort`` if this raises."""
-        done = Done(
-            self._writing().publish(),
-            next_position,
-            self._blocks,
-            self.events,
-            self._bytes_in,
-            self._bytes_out,
-        )
-        state.record(
-            self.number,
-            done,
-            {name: np.array(values, self._dtypes[name]) for name, values in self._rows.items()},
-        )
-        self.stage = ShardStage.PUBLISHED
-        return done
+    def publish(self, state: PackState) -> Done:
+        """Publishes the shard and records the part in ``state``, or discards it on failure."""
+        with self._ending:
+            return self._publish(state)
+
+    def _publish(self, state: PackState) -> Done:
+        try:
+            self._end_shard()
+            done = Done(
+                (self.positions.start, self.positions.stop),
+                self._shards,
+                self._blocks,
+                list(self._properties.found),
+                self.events,
+                self.bytes_in,
+                self.bytes_out,
+            )
+            state.record(
+                self.number,
+                done,
+                {name: np.array(values, self._dtypes[name]) for name, values in self._rows.items()},
+            )
+        except BaseException:
+            self.abort()
+            raise
+        if self._journal is not None:
+            self._journal.remove()
+        return done.summary()
 
     def abort(self) -> None:
-        """Discards unpublished data. Has no effect after ``publish`` or a previous ``abort``."""
+        """Ends an unpublished part. Has no effect after ``publish`` or a previous ``abort``.
+
+        With a journal, its samples are kept for the next run.
+        """
+        with self._ending:
+            self._abort()
+
+    def _abort(self) -> None:
+        if self._journal is not None and self._earlier is None:
+            # On a full disk, the samples that were written before are kept.
+            with contextlib.suppress(OSError):
+                if self._writer is not None:
+                    self._writer.write_unfinished()
+                self._journal.flush()
         if self._writer is not None:
             self._writer.abort()
-        if self.stage is not ShardStage.PUBLISHED:
-            self.stage = ShardStage.ABORTED
+        if self._journal is not None:
+            self._journal.close()
 
-    def _writing(self) -> ShardWriter:
-        if self.stage is not ShardStage.WRITING or self._writer is None:
-            raise RuntimeError(f"shard {self.number} is {self.stage.value}, expected writing")
+    def _writer_for(self, n_bytes: int) -> ShardWriter:
+        """Returns the writer of the next record, after starting the next shard if necessary."""
+        if (
+            self._shard_bytes
+            and self._shard_bytes + n_bytes > MAX_GROWTH * self._options.shard_size
+        ):
+            self._end_shard()
+        if self._writer is None:
+            self._writer = self._new_writer()
         return self._writer
+
+    def _new_writer(self) -> ShardWriter:
+        name = shard_name(self.number, len(self._shards))
+        if self._journal is None:
+            return ShardWriter(self._dest, name, base=self.next_key)
+        unfinished = self._journal.path.with_name(name)
+        if self._earlier is None:
+            unfinished.unlink(missing_ok=True)
+        elif not unfinished.exists() and (self._dest / name).exists():
+            (self._dest / name).rename(unfinished)  # published, but the part was not recorded
+        writer = ShardWriter(self._dest, name, base=self.next_key, unfinished=unfinished)
+        if self._earlier is not None:
+            self._earlier = writer.earlier_records()
+        return writer
+
+    def _end_shard(self) -> None:
+        if self._writer is not None:
+            first = self._writer.base - self.positions.start
+            self._shards.append(self._writer.publish(first))
+            self._writer = None
+            self._shard_bytes = 0
 
     def _add_row(self, row: int, parts: Sequence[Part]) -> None:
         values: dict[str, float] = {**self._missing, "_source_index": row}
@@ -146,142 +252,3 @@ class ShardBuilder:
                 values |= each.kind.column_values(each, part)
         for name, column in self._rows.items():
             column.append(values[name])
-
-
-_ORDER_CHUNK = 4096  # positions of the packing order computed at a time
-# A thread takes up to 8 samples at a time, as long as their input and output fit into 2 MiB.
-_CHUNK_SAMPLES = 8
-_CHUNK_BYTES = 2 << 20
-
-
-class ShardPublisher:
-    """Publishes full shards in a background thread, one at a time and in order.
-
-    Leaving the context finishes the shard in flight, also after an error, so that it need not be
-    packed again.
-    """
-
-    def __init__(self, state: PackState) -> None:
-        self._state = state
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="fastload-pack-publish")
-        self._in_flight: Future[Done] | None = None
-
-    def submit(self, shard: ShardBuilder, next_position: int) -> None:
-        """Starts to publish a shard. Call ``wait`` first: at most one shard is in flight."""
-        self._in_flight = self._thread.submit(self.publish, shard, next_position)
-
-    def finished(self) -> Iterator[Done]:
-        """Yields the shard in flight if it is published."""
-        if self._in_flight is not None and self._in_flight.done():
-            yield from self.wait()
-
-    def wait(self) -> Iterator[Done]:
-        """Waits for the shard in flight and yields it."""
-        if self._in_flight is not None:
-            in_flight = self._in_flight
-            self._in_flight = None
-            yield in_flight.result()
-
-    def publish(self, shard: ShardBuilder, next_position: int) -> Done:
-        """Publishes a shard now. Discards it on failure."""
-        try:
-            done = shard.publish(self._state, next_position)
-        except BaseException:
-            shard.abort()
-            raise
-        # The events are on disk. A million of them need not stay in memory.
-        return replace(done, events=[])
-
-    def __enter__(self) -> ShardPublisher:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._thread.shutdown(wait=True)
-
-
-@dataclass(kw_only=True)
-class ShardSequence:
-    """Packs the missing shards of a dataset. Calls ``on_sample`` after each sample."""
-
-    source: AnySource
-    dest: Path
-    options: PackOptions
-    progress: PackProgress
-    name: str
-    jobs: int
-    on_sample: Callable[[], None]
-    last_events: list[Event] = field(default_factory=list)  # bad samples after the last shard
-
-    def run(self, state: PackState, job: Job, done: list[Done]) -> Generator[Done, None, None]:
-        """Writes the shards after ``done``. Yields each one, without events, once on disk."""
-        position = done[-1].next_position if done else 0
-        shard = self._new_shard(len(done), sum(each.shard.records for each in done))
-        results = ordered_map(
-            lambda row: (row, job(row)),
-            self._order(position, self.progress.total or 0),
-            jobs=self.jobs,
-            chunk_size=self._chunk_size,
-        )
-        try:
-            with ShardPublisher(state) as publisher, contextlib.closing(results):
-                for row, encoded in results:
-                    yield from publisher.finished()
-                    if isinstance(encoded, BadImage):
-                        shard.events.append(self._skip(encoded))
-                    else:
-                        record = as_record(shard.next_id, encoded.parts)
-                        if shard.is_full_for(len(record)):
-                            yield from publisher.wait()
-                            publisher.submit(shard, position)
-                            shard = self._new_shard(shard.number + 1, shard.next_id)
-                        shard.add(row, encoded, record)
-                        self.progress.count(encoded.converted, encoded.bytes_in, len(record))
-                    position += 1
-                    self.progress.done = position
-                    self.on_sample()
-                yield from publisher.wait()
-                if shard.records:
-                    yield publisher.publish(shard, position)
-                    return
-        finally:
-            shard.abort()
-        if shard.number == 0:
-            last = shard.events[-1]
-            raise ConfigError(
-                f"{self.name}: all {position} samples are bad. "
-                f"Last error: {last.source}: {last.why}"
-            )
-        self.last_events = shard.events
-
-    def _order(self, start: int, n: int) -> Iterator[int]:
-        """Yields rows of the listing in packing order, starting at position ``start``."""
-        permutation = (
-            Permutation(n, seed=self.options.seed) if self.options.order == "shuffle" else None
-        )
-        for first in range(start, n, _ORDER_CHUNK):
-            positions = np.arange(first, min(first + _ORDER_CHUNK, n))
-            yield from (positions if permutation is None else permutation(positions)).tolist()
-
-    def _chunk_size(self) -> int:
-        """Returns the number of samples per chunk. Fewer large samples bound the memory."""
-        mean = (self.progress.bytes_in + self.progress.bytes_out) // max(1, self.progress.done)
-        return max(1, min(_CHUNK_SAMPLES, _CHUNK_BYTES // mean)) if mean else 1
-
-    def _new_shard(self, number: int, first: int) -> ShardBuilder:
-        return ShardBuilder(self.dest, number, first, self.source.fields, self.options)
-
-    def _skip(self, error: BadImage) -> Event:
-        """Counts a bad sample, or raises if ``on_error`` or ``max_bad`` ends the pack."""
-        if self.options.on_error == "stop":
-            raise BadImage(
-                f"{error.why}. Fix or remove the file and rerun the same command, or pass "
-                "--on-error skip (on_error='skip' in Python). Packing resumes where it stopped",
-                source=error.source,
-            )
-        if self.options.max_bad is not None and self.progress.skipped >= self.options.max_bad:
-            raise BadImage(
-                f"{error.why}. More than {self.options.max_bad} samples are bad (--max-bad)",
-                source=error.source,
-            )
-        self.progress.skipped += 1
-        return Event("skipped", error.source, error.why)

@@ -1,19 +1,31 @@
 """The state of an unfinished pack in DEST/.pack/. A pack can be killed at any time and resume.
 
 ``plan.json``           source and options of the pack; a resume with other options is refused
-``listing.*``           the frozen list of samples (``Listing``)
+``listing.*``           the frozen list of samples and their splits (``Listing``)
 ``spool.records``       the encoded samples of a stream (jobs.py)
 ``encode.json``         the choice of `--encode auto`
-``done-00007.json``     written after shard 7 is published: its manifest entry, the next position
-``rows-00007.npz``      the column rows of that shard
+``layout.json``         number of samples and positions per part (layout.py)
+``done-00007.json``     written after part 7 is published: its shards, blocks, properties, events
+``rows-00007.npz``      the column rows of that part
+``journal-00008``       the samples of an unfinished part (journal.py)
+``shard-00008.lmdb``    the records of these samples: the unfinished shard
 ``lock``                held by the running pack; the kernel releases it when the process ends
+``lock.holder``         instead of the lock of an exclusive pack if the file system has none
+``listing.lock``        held by the worker that lists the source, while the others wait
+``worker-PID-RANDOM``   held by a process that packs parts; names the owner of temporary files
 
-Every file is written under a temporary name, synced and renamed. The folder is removed after the
-manifest is published. A shard whose state is damaged is packed again.
+Every file except the journals and unfinished shards is written under a temporary name, synced and
+renamed. Files that several machines might decide differently (plan, choice, layout, end of the
+listing, manifest) are published only if they do not exist, so that the first machine decides. The
+folder is removed after the manifest is published. A part whose state is damaged is packed again.
+
+A process that packs alone leaves journals and unfinished shards to the next run. Processes that
+pack together do not use them: they start an unfinished part again.
 """
 
 from __future__ import annotations
 
+import array
 import contextlib
 import fcntl
 import io
@@ -21,10 +33,13 @@ import itertools
 import json
 import mmap
 import os
+import re
+import threading
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass, field
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Iterator
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,81 +48,238 @@ from numpy.typing import NDArray
 
 from fastload._common import files
 from fastload._common.checksum import crc32c
+from fastload._pack.locks import MAX_IDLE_SECONDS, HolderFile, NoLocks, boot_id, locked
 from fastload._pack.sources.base import Ref
+from fastload._store.columns import FOLDER as COLUMNS
+from fastload._store.manifest import NAME as MANIFEST
 from fastload._store.manifest import Shard
+from fastload._store.properties import Properties
 from fastload.errors import ConfigError, StoreError
 
 FOLDER = ".pack"
+_UNFINISHED = re.compile(r"(journal|shard)-([0-9]{5,7})(\..*)?")
+_here: Counter[Path] = Counter()  # worker files of this process: number of threads that use them
+_counting = threading.Lock()
 Rows = dict[str, NDArray[np.generic]]
 
 
 @dataclass(slots=True)
 class Event:
-    """A skipped or converted source sample: one line in DEST/pack-log.jsonl."""
+    """A skipped or converted sample, or a file that is no sample: a line in pack-log.jsonl."""
 
-    event: str  # "skipped" or "converted"
+    event: str  # "skipped", "converted" or "left out"
     source: str
     why: str
 
 
 @dataclass(slots=True)
 class Done:
-    """One published shard and the position after it."""
+    """One published part. Its samples count from 0."""
 
-    shard: Shard
-    next_position: int  # in the packing order: the first position not yet processed
+    positions: tuple[int, int]  # start and end in the packing order
+    shards: list[Shard]
     blocks: list[tuple[int, int]]  # (first sample, number of samples)
+    properties: list[Properties]  # of the fields
     events: list[Event] = field(default_factory=list)
     bytes_in: int = 0
     bytes_out: int = 0
 
+    @property
+    def records(self) -> int:
+        return sum(shard.records for shard in self.shards)
+
+    def summary(self) -> Done:
+        """Returns the part without what only ``publish`` needs, which reads it part by part.
+
+        A dataset of 10^9 samples has 12 million blocks, and may have as many events as samples.
+        """
+        return replace(self, blocks=[], properties=[], events=[])
+
+    def as_json(self) -> dict[str, object]:
+        properties = [each.as_json() for each in self.properties]
+        return {**asdict(self), "properties": properties}
+
+    @classmethod
+    def from_json(cls, row: Any) -> Done:
+        """Converts the result of ``as_json`` back; raises ValueError if it is something else."""
+        try:
+            first, last = row["positions"]
+            properties = [
+                Properties.from_json("properties", each, last - first) for each in row["properties"]
+            ]
+            return cls(
+                (first, last),
+                [Shard(*shard) for shard in row["shards"]],
+                [(first, count) for first, count in row["blocks"]],
+                properties,
+                [Event(**event) for event in row["events"]],
+                row["bytes_in"],
+                row["bytes_out"],
+            )
+        except (TypeError, KeyError) as error:
+            raise ValueError(f"not the state of a part: {error}") from None
+
 
 class PackState:
-    """The folder DEST/.pack of a running pack. A context manager that holds the lock."""
+    """The folder DEST/.pack of a running pack. A context manager that holds the locks.
 
-    def __init__(self, dest: Path) -> None:
+    A pack on one machine excludes all others. Workers that pack parts (``shared``) exclude only
+    such a pack. Locks protect files of running workers from removal; the output does not depend on
+    them, because every file is published atomically and all writers write the same bytes.
+    """
+
+    def __init__(
+        self, dest: Path, *, shared: bool = False, wait: bool = False, removes: bool = True
+    ) -> None:
         self.dest = dest
         self.folder = dest / FOLDER
-        self._lock = -1
+        self.shared = shared
+        self._wait = wait  # for the end of another pack
+        self._removes = removes  # files of killed processes, which takes a listing of the folders
+        self._worker = self.folder / f"worker-{files.owner()}"
+        self._locks: list[int] = []
+        self._holder = HolderFile(self.folder / "lock.holder")
+        self._has_locks = True
 
     def __enter__(self) -> PackState:
-        path = self.folder / "lock"
-        while True:
-            with files.writing(path, needed=4096):
-                self.folder.mkdir(parents=True, exist_ok=True)
-                self._lock = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
-            try:
-                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                # The previous owner may have removed its folder since this process opened the file.
-                if os.path.samestat(os.fstat(self._lock), path.stat()):
-                    return self
-            except BlockingIOError:
-                os.close(self._lock)
-                raise StoreError(
-                    f"{self.dest}: another fastload pack is running here. Wait for it or stop it"
-                ) from None
-            except FileNotFoundError:
-                pass
-            os.close(self._lock)
+        kind = fcntl.LOCK_SH if self.shared else fcntl.LOCK_EX
+        try:
+            self._locks.append(locked(self.folder / "lock", kind, wait=self._wait))
+        except BlockingIOError:
+            raise self._is_busy() from None
+        except NoLocks:
+            self._has_locks = False
+            if not self.shared:
+                self._hold()
+        try:
+            if self.shared:
+                self._add_worker(kind)
+            if self._removes:
+                if self.shared:
+                    self.remove_unfinished()
+                self._remove_leftovers()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
 
     def __exit__(self, *error: object) -> None:
-        os.close(self._lock)
+        for descriptor in self._locks:
+            os.close(descriptor)
+        if self.shared:
+            with _counting:
+                _here[self._worker] -= 1
+                if not _here[self._worker]:  # no other thread of this process packs here
+                    del _here[self._worker]
+                    self._worker.unlink(missing_ok=True)
+        elif not self._has_locks:
+            self._holder.release()
+        if (self.shared or not self._has_locks) and (self.dest / MANIFEST).exists():
+            with contextlib.suppress(OSError):  # other workers are running
+                self.folder.rmdir()
+
+    def _add_worker(self, kind: int) -> None:
+        with _counting:
+            _here[self._worker] += 1
+            if self._has_locks:
+                self._locks.append(locked(self._worker, kind))
+            self._worker.write_text(boot_id())
+        # An exclusive pack creates its file first and then checks for workers: one of both stops.
+        if not self._has_locks and self._holder.is_held():
+            raise self._is_busy()
+
+    def _hold(self) -> None:
+        """Excludes others where the file system has no locks."""
+        try:
+            self._holder.acquire(wait=self._wait)
+        except BlockingIOError:
+            raise self._is_busy() from None
+        if any(self._is_running(path) for path in self.folder.glob("worker-*")):
+            self._holder.release()
+            raise self._is_busy()
+
+    def _is_busy(self) -> StoreError:
+        advice = (
+            ""
+            if self._has_locks
+            else f". The file system has no locks: if no pack is running, remove "
+            f"{self._holder.path} and {self.folder}/worker-*"
+        )
+        return StoreError(
+            f"{self.dest}: another fastload pack is running here. Wait for it or stop it{advice}"
+        )
+
+    @contextlib.contextmanager
+    def one_lister(self) -> Iterator[None]:
+        """Workers that start at the same time wait for the one that lists the source.
+
+        Without locks, all of them list it, and the first list counts.
+        """
+        try:
+            descriptor = locked(self.folder / "listing.lock", fcntl.LOCK_EX, wait=True)
+        except NoLocks:
+            yield
+            return
+        try:
+            yield
+        finally:
+            os.close(descriptor)
+
+    def _remove_leftovers(self) -> None:
+        """Removes the temporary files of killed processes."""
+        for path in self.folder.glob("worker-*"):
+            if not self.shared or not self._is_running(path):
+                path.unlink(missing_ok=True)
+        for folder in (self.dest, self.folder, self.dest / COLUMNS):
+            for path in folder.iterdir() if folder.is_dir() else ():
+                owner = files.owner_of(path.name)
+                # A worker creates its lock before its first file and removes it last.
+                if (
+                    owner
+                    and not (self.folder / f"worker-{owner}").exists()
+                    and not path.is_dir()  # of a dataset operation, which removes it
+                ):
+                    path.unlink(missing_ok=True)
+
+    def _is_running(self, worker: Path) -> bool:
+        """Returns whether the process that created this file still runs, on any machine."""
+        try:
+            try:
+                os.close(locked(worker, fcntl.LOCK_EX, create=False))
+                if worker.read_text() == boot_id():
+                    return False
+            except NoLocks:
+                pass
+            # Some network file systems have no locks, or do not show those of other machines.
+            own = self._worker if self.shared else self._holder.path
+            idle = own.stat().st_mtime - worker.stat().st_mtime
+            return idle < MAX_IDLE_SECONDS
+        except FileNotFoundError:
+            return False
+        except OSError:
+            return True  # locked
+
+    def touch(self) -> None:
+        """Shows other machines that this process is running."""
+        if self.shared or not self._has_locks:
+            with contextlib.suppress(FileNotFoundError):
+                os.utime(self._worker if self.shared else self._holder.path)
 
     def check_plan(self, plan: dict[str, object]) -> None:
         """Stores the plan of a new pack. Raises ConfigError if the stored plan differs."""
-        found = self.read("plan.json")
-        if found is None:
-            self.write("plan.json", plan)
-        elif found != as_json(plan):
+        while (found := self.read("plan.json")) is None:
+            if self.write("plan.json", plan, replace=False):
+                return
+        if found != as_json(plan):
+            try:
+                differences = _differences(found, as_json(plan))
+            except (AttributeError, TypeError, ValueError) as error:
+                raise damaged(self.folder / "plan.json", f"not a plan: {error}") from None
             raise ConfigError(
-                f"{self.dest} contains an unfinished pack with other options: "
-                f"{_differences(found, as_json(plan))}. Use the same options to resume, choose "
-                f"another DEST, or remove {self.dest} to start over"
-                + (
-                    ""
-                    if next(self.finished(), None)
-                    else " (no shard is finished: nothing is lost)"
-                )
+                f"{self.dest} contains an unfinished pack with other options: {differences}. "
+                "Use the same options and versions to resume, choose another DEST, or remove "
+                f"{self.dest} to start over"
+                + ("" if self.has_parts() else " (no sample is packed: nothing is lost)")
             )
 
     def read(self, name: str) -> Any:
@@ -120,53 +292,80 @@ class PackState:
         except ValueError as error:
             raise damaged(path, str(error)) from None
 
-    def write(self, name: str, value: object) -> None:
-        """Writes a line of JSON and its checksum: a changed number would silently lose samples."""
-        line = json.dumps(value).encode()
-        files.write_atomically(self.folder / name, b"%s\n%08x\n" % (line, crc32c(line)))
+    def write(self, name: str, value: object, *, replace: bool = True) -> bool:
+        """Writes a line of JSON and its checksum: a changed number would silently lose samples.
 
-    def finished(self) -> Iterator[Done]:
-        """Yields the finished shards in order, up to the first with missing or damaged state."""
-        for number in itertools.count():
-            try:
-                done = self.done(number)
-                if any(len(rows) != done.shard.records for rows in self.rows(number).values()):
-                    return
-            except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error):
-                return
-            yield done
+        ``replace`` and the result are those of ``files.publish``.
+        """
+        line = json.dumps(value).encode()
+        data = b"%s\n%08x\n" % (line, crc32c(line))
+        return files.write_atomically(self.folder / name, data, replace=replace)
+
+    def has_parts(self) -> bool:
+        """Returns whether any part has samples that the next run takes over."""
+        return bool(self.recorded() or self.unfinished())
+
+    def journal(self, number: int) -> Path:
+        """Returns the path of the journal of an unfinished part."""
+        return self.folder / f"journal-{number:05}"
+
+    def unfinished(self) -> set[int]:
+        """Returns the numbers of the parts that have a journal."""
+        found = (_UNFINISHED.fullmatch(path.name) for path in self.folder.glob("journal-*"))
+        return {int(name[2]) for name in found if name and not name[3]}
+
+    def remove_unfinished(self, except_parts: Container[int] = ()) -> None:
+        """Removes the journals and unfinished shards of all other parts."""
+        for path in self.folder.iterdir():
+            found = _UNFINISHED.fullmatch(path.name)
+            if found and int(found[2]) not in except_parts:
+                path.unlink(missing_ok=True)
+
+    def recorded(self) -> set[int]:
+        """Returns the numbers of the parts whose last file exists."""
+        names = [path.name for path in self.folder.glob("done-*.json")]
+        return {int(name.removeprefix("done-").removesuffix(".json")) for name in names}
+
+    def finished(self, number: int, positions: range) -> Done | None:
+        """Returns a finished part, or None if its state is missing, damaged or of other samples."""
+        self.touch()
+        try:
+            done = self.done(number)
+            lengths = {len(rows) for rows in self.rows(number).values()}
+            same_rows = lengths == {done.records}
+        except (OSError, TypeError, ValueError, EOFError, zipfile.BadZipFile, zlib.error):
+            return None
+        same = done.positions == (positions.start, positions.stop)
+        return done if same and same_rows else None
 
     def done(self, number: int) -> Done:
-        """Returns the stored state of one published shard."""
-        row = _read_sealed(self.folder / f"done-{number:05}.json")
-        return Done(
-            Shard(*row["shard"]),
-            row["next_position"],
-            [(first, count) for first, count in row["blocks"]],
-            [Event(**event) for event in row["events"]],
-            row["bytes_in"],
-            row["bytes_out"],
-        )
+        """Returns the stored state of one published part."""
+        return Done.from_json(_read_sealed(self.folder / f"done-{number:05}.json"))
 
     def record(self, number: int, done: Done, rows: Rows) -> None:
-        """Stores the state of a published shard, which is never written again."""
+        """Stores the state of a published part. The last file completes it."""
+        self.touch()
         packed = io.BytesIO()
         np.savez(packed, **rows)  # type: ignore[arg-type]
         files.write_atomically(self.folder / f"rows-{number:05}.npz", packed.getvalue())
-        self.write(f"done-{number:05}.json", asdict(done))
+        self.write(f"done-{number:05}.json", done.as_json())
 
     def rows(self, number: int, names: Iterable[str] | None = None) -> Rows:
-        """Returns the column rows of a finished shard, of all columns or only of ``names``."""
+        """Returns the column rows of a finished part, of all columns or only of ``names``."""
         with np.load(self.folder / f"rows-{number:05}.npz", allow_pickle=False) as stored:
             return {name: stored[name] for name in names or stored.files}
 
     def remove(self) -> None:
-        """Removes the folder. The plan goes last, so the same command still recognizes its pack."""
+        """Removes the folder. The plan goes last, so the same command still recognizes its pack.
+
+        The locks of other running workers stay. The last worker removes the folder.
+        """
         for path in sorted(
             self.folder.iterdir(),
-            key=lambda path: (path.name == "plan.json", path.name == "lock", path.name),
+            key=lambda path: (path.name == "plan.json", path.name.startswith("lock"), path.name),
         ):
-            path.unlink(missing_ok=True)
+            if not path.name.startswith("worker-") or not self._is_running(path):
+                path.unlink(missing_ok=True)
         # rmdir fails if another pack has just started here. That pack finds the manifest and stops.
         with contextlib.suppress(OSError):
             self.folder.rmdir()
@@ -188,7 +387,13 @@ def _read_sealed(path: Path) -> Any:
     line, _, rest = path.read_bytes().partition(b"\n")
     if rest != b"%08x\n" % crc32c(line):
         raise ValueError("wrong checksum")
-    return json.loads(line)
+    try:
+        found = json.loads(line)
+    except RecursionError as error:
+        raise ValueError(str(error)) from None
+    if found is None:  # which means "no such file"
+        raise ValueError("no content")
+    return found
 
 
 def _differences(found: Any, wanted: Any) -> str:
@@ -212,27 +417,36 @@ def _flat(plan: dict[str, Any]) -> dict[str, object]:
         else "list of " * listed + kind
         for name, kind, listed, *more in plan.get("fields", [])
     }
-    others = {name: value for name, value in plan.items() if name not in ("fields", "options")}
-    return {**others, **kinds, **plan.get("options", {})}
+    nested = ("fields", "options", "versions")
+    others = {name: value for name, value in plan.items() if name not in nested}
+    return {**others, **kinds, **plan.get("options", {}), **plan.get("versions", {})}
 
 
 LINES = "listing.jsonl"
 OFFSETS = "listing.offsets"
+SPLITS = "listing.splits"
 _CHUNK_LINES = 4096  # lines per write
 
 
-def write_listing(folder: Path, refs: Iterable[Ref], on_progress: Callable[[int], None]) -> None:
-    """Writes and publishes both files. The offsets are published last and prove completeness."""
+def write_listing(
+    folder: Path,
+    refs: Iterable[Ref],
+    on_progress: Callable[[int], None],
+    split_of: Callable[[Ref], int] | None = None,
+) -> None:
+    """Writes and publishes the files. The offsets are published last and prove completeness."""
+    splits = array.array("H")
+    encode = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
     with files.NewFile(folder / LINES) as lines, files.NewFile(folder / OFFSETS) as offsets:
         count = lines_crc = 0
         first = bytes(8)  # the first line starts at 0
         offsets.write(first)
         offsets_crc = crc32c(first)
         remaining = iter(refs)
-        while chunk := [
-            json.dumps(ref, allow_nan=False, separators=(",", ":")).encode() + b"\n"
-            for ref in itertools.islice(remaining, _CHUNK_LINES)
-        ]:
+        while taken := list(itertools.islice(remaining, _CHUNK_LINES)):
+            if split_of is not None:
+                splits.extend(map(split_of, taken))
+            chunk = [sealed_line(row, encode(ref).encode()) for row, ref in enumerate(taken, count)]
             ends = (lines.size + np.cumsum([len(line) for line in chunk])).astype("<u8").tobytes()
             data = b"".join(chunk)
             lines.write(data)
@@ -242,28 +456,59 @@ def write_listing(folder: Path, refs: Iterable[Ref], on_progress: Callable[[int]
             count += len(chunk)
             on_progress(count)
         offsets.write((lines_crc << 32 | offsets_crc).to_bytes(8, "little"))
+        if (folder / OFFSETS).exists():
+            return  # another machine was faster
         lines.publish()
-        offsets.publish()
+        if split_of is not None:
+            data = np.array(splits, "<u2").tobytes()
+            files.write_atomically(folder / SPLITS, data + crc32c(data).to_bytes(4, "little"))
+        offsets.publish(replace=False)
+
+
+def sealed_line(row: int, line: bytes) -> bytes:
+    """Returns a line of the listing. Its checksum also covers its number."""
+    return b"%08x %s\n" % (crc32c(line, row & 0xFFFFFFFF), line)
 
 
 class Listing:
     """The memory-mapped list: ``listing[i]`` is the ref of source sample i.
 
-    Raises StoreError if the files are damaged.
+    Every line has a checksum, which is verified when the line is read. A thousand workers that
+    read some lines of a large list therefore need not read all of it. ``verify`` checks all.
+
+    ``splits`` has the split of each sample, or is None without splits. Raises StoreError if the
+    files are damaged.
     """
 
     def __init__(self, folder: Path) -> None:
+        self._path = folder / LINES
         try:
-            self._lines, lines_crc = _mapped(folder / LINES)
-            self._index, _ = _mapped(folder / OFFSETS)
+            self._lines = _mapped(self._path)
+            self._index = _mapped(folder / OFFSETS)
             stored = np.frombuffer(self._index, "<u8")
         except (OSError, ValueError) as error:  # ValueError: the size is not a multiple of 8
-            raise damaged(folder / LINES, str(error)) from None
+            raise damaged(self._path, str(error)) from None
+        self.checksum = int(stored[-1]) if len(stored) else 0
         self._offsets = stored[:-1]
-        if not len(self._offsets) or int(stored[-1]) != lines_crc << 32 | crc32c(
-            memoryview(self._index)[:-8]
-        ):
-            raise damaged(folder / LINES, "wrong checksum")
+        if not len(self._offsets) or int(self._offsets[-1]) != len(self._lines):
+            raise damaged(self._path, "wrong size")
+        self.splits = _read_splits(folder / SPLITS, len(self))
+
+    def expect_random_reads(self) -> None:
+        """Reads one page per line. The kernel would read 128 KiB around each line of a shuffle."""
+        for mapped in (self._lines, self._index):
+            if isinstance(mapped, mmap.mmap):
+                mapped.madvise(mmap.MADV_RANDOM)
+
+    def verify(self) -> None:
+        """Checks every byte, so that a pack does not fail after hours."""
+        descriptor, _ = files.open_regular(self._path)
+        try:
+            lines_crc = int(files.crc32c_of(descriptor), 16)
+        finally:
+            os.close(descriptor)
+        if self.checksum != lines_crc << 32 | crc32c(memoryview(self._index)[:-8]):
+            raise damaged(self._path, "wrong checksum")
 
     def __len__(self) -> int:
         return len(self._offsets) - 1
@@ -271,7 +516,14 @@ class Listing:
     def __getitem__(self, i: int) -> Ref:
         if not 0 <= i < len(self):
             raise ConfigError(f"listing entry {i}: expected 0 to {len(self) - 1}")
-        ref: Ref = json.loads(self._lines[int(self._offsets[i]) : int(self._offsets[i + 1])])
+        stored = self._lines[int(self._offsets[i]) : int(self._offsets[i + 1])]
+        line = stored[9:-1]
+        if stored != sealed_line(i, line):
+            raise damaged(self._path, f"line {i + 1} has a wrong checksum")
+        try:
+            ref: Ref = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise damaged(self._path, f"entry {i}: {error}") from None
         return ref
 
     def close(self) -> None:
@@ -282,12 +534,19 @@ class Listing:
         self._lines = self._index = b""
 
 
-def _mapped(path: Path) -> tuple[mmap.mmap | bytes, int]:
-    """Returns a mapped file and its CRC-32C. An empty file cannot be mapped."""
+def _read_splits(path: Path, n: int) -> NDArray[np.uint16] | None:
+    if not path.exists():
+        return None
+    data = path.read_bytes()
+    if len(data) != 2 * n + 4 or data[-4:] != crc32c(data[:-4]).to_bytes(4, "little"):
+        raise damaged(path, "wrong size or checksum")
+    return np.frombuffer(data, "<u2", n)
+
+
+def _mapped(path: Path) -> mmap.mmap | bytes:
+    """Returns a mapped file. An empty file cannot be mapped."""
     descriptor, size = files.open_regular(path)
     try:
-        return mmap.mmap(descriptor, size, access=mmap.ACCESS_READ) if size else b"", int(
-            files.crc32c_of(descriptor), 16
-        )
+        return mmap.mmap(descriptor, size, access=mmap.ACCESS_READ) if size else b""
     finally:
         os.close(descriptor)

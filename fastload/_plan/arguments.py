@@ -72,11 +72,11 @@ def channel_values(what: str, value: object) -> tuple[float, ...]:
     values = value if isinstance(value, list | tuple) else (value,)
     if not 1 <= len(values) <= 4:
         raise ConfigError(f"{what}: expected one number, or one per channel, found {value!r:.60}")
-    return tuple(number(what, each, -1e4, 1e4) for each in values)
+    return tuple(number(what, each, -65_535, 65_535) for each in values)
 
 
 def image_fill(what: str, value: object) -> tuple[int, ...] | None:
-    """Checks one pixel value, 0 to 255, or one per channel. Equal values become one."""
+    """Checks one pixel value, 0 to 65535, or one per channel. Equal values become one."""
     if value is None:
         return None
     values = value if isinstance(value, list | tuple) else (value,)
@@ -84,7 +84,7 @@ def image_fill(what: str, value: object) -> tuple[int, ...] | None:
         raise ConfigError(
             f"{what}: expected one pixel value, or one per channel, found {value!r:.60}"
         )
-    found = tuple(whole(what, each, 0, 255) for each in values)
+    found = tuple(whole(what, each, 0, 65_535) for each in values)
     return found[:1] if len(set(found)) == 1 else found
 
 

@@ -11,9 +11,9 @@ import numpy as np
 
 from fastload._plan import arguments
 from fastload._plan.arguments import Range, Size
-from fastload._plan.geometry import Flags, Floats, random_boxes, xy
+from fastload._plan.geometry import Floats, random_boxes, xy
 from fastload._plan.rng import Draws
-from fastload._plan.transform import ColorTransform, OpContext, Params, PixelOp
+from fastload._plan.transform import ColorTransform, OpContext, PixelOp
 from fastload.errors import ConfigError
 
 Amount = float | tuple[float, float]
@@ -21,76 +21,12 @@ Amount = float | tuple[float, float]
 _hue_range = partial(arguments.symmetric, most=0.5)
 
 
-@dataclass(frozen=True, slots=True)
-class AdjustBrightness(PixelOp):
-    """Multiplies by the parameter."""
-
-    name: ClassVar[str] = "brightness"
-    neutral: ClassVar[float] = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class AdjustContrast(PixelOp):
-    """Scales the distance from the image's mean luma by the parameter."""
-
-    name: ClassVar[str] = "contrast"
-    neutral: ClassVar[float] = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class AdjustSaturation(PixelOp):
-    """Scales the distance from each pixel's luma by the parameter."""
-
-    name: ClassVar[str] = "saturation"
-    neutral: ClassVar[float] = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class AdjustHue(PixelOp):
-    """Rotates the hue by the parameter, a fraction of the color circle."""
-
-    name: ClassVar[str] = "hue"
-    preserves_noops: ClassVar[bool] = False  # a rotation by 0 rounds
-
-
-@dataclass(frozen=True, slots=True)
-class ToGrayscale(PixelOp):
-    """Writes the luma into all channels where the parameter is 1."""
-
-    name: ClassVar[str] = "grayscale"
-
-
-@dataclass(frozen=True, slots=True)
-class Blur(PixelOp):
-    """Blurs with a Gaussian of ``kernel`` x ``kernel`` pixels; the parameter is sigma in pixels."""
-
-    name: ClassVar[str] = "blur"
-    preserves_noops: ClassVar[bool] = False  # sigma must be above 0
-
-    kernel: int
-
-
-@dataclass(frozen=True, slots=True)
-class Erase(PixelOp):
-    """Writes ``value`` into a box. The parameters are x0, y0, x1, y1."""
-
-    name: ClassVar[str] = "erase"
-    n_params: ClassVar[int] = 4
-    values_argument: ClassVar[str] = "RandomErasing: value"
-
-    value: tuple[float, ...]
-    normalized: bool
-
-    @property
-    def channel_values(self) -> tuple[float, ...]:
-        return self.value
-
-    @property
-    def after_normalize(self) -> bool:
-        return self.normalized
-
-    def is_noop(self, params: Params) -> Flags:
-        return np.less_equal(params[:, 2], params[:, 0])
+BRIGHTNESS = PixelOp("brightness", neutral=(1.0,))  # a factor
+CONTRAST = PixelOp("contrast", neutral=(1.0,))  # scales the distance from the image's mean luma
+SATURATION = PixelOp("saturation", neutral=(1.0,))  # scales the distance from each pixel's luma
+# A fraction of the color circle; a rotation by 0 rounds.
+HUE = PixelOp("hue", neutral=(0.0,), preserves_noops=False)
+GRAYSCALE = PixelOp("grayscale", neutral=(0.0,))  # 1 writes the luma into all channels
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +49,7 @@ class _AmountTransform(ColorTransform):
         return (self.op,)
 
     def draw_params(self, draws: Draws, _: Size) -> list[Floats]:
-        return [_drawn(draws, 1, self._range(), self.p, self.op.neutral)]
+        return [_drawn(draws, 1, self._range(), self.p, self.op)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +69,7 @@ class Brightness(_AmountTransform):
         Brightness(amount=0.4, p=1.0)
     """
 
-    op: ClassVar[PixelOp] = AdjustBrightness()
+    op: ClassVar[PixelOp] = BRIGHTNESS
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +89,7 @@ class Contrast(_AmountTransform):
         Contrast(amount=(0.5, 1.5), p=0.8)
     """
 
-    op: ClassVar[PixelOp] = AdjustContrast()
+    op: ClassVar[PixelOp] = CONTRAST
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +109,7 @@ class Saturation(_AmountTransform):
         Saturation(amount=0.4, p=1.0)
     """
 
-    op: ClassVar[PixelOp] = AdjustSaturation()
+    op: ClassVar[PixelOp] = SATURATION
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +129,7 @@ class Hue(_AmountTransform):
         Hue(amount=0.1, p=1.0)
     """
 
-    op: ClassVar[PixelOp] = AdjustHue()
+    op: ClassVar[PixelOp] = HUE
 
     def _range(self) -> Range:
         return _hue_range("Hue", self.amount)
@@ -239,10 +175,10 @@ class ColorJitter(ColorTransform):
     def _parts(self) -> list[tuple[PixelOp, int, Range]]:
         """Returns operation, index of the random number and range of each used component."""
         components: list[tuple[PixelOp, Amount, Callable[[str, object], Range]]] = [
-            (AdjustBrightness(), self.brightness, arguments.factors),
-            (AdjustContrast(), self.contrast, arguments.factors),
-            (AdjustSaturation(), self.saturation, arguments.factors),
-            (AdjustHue(), self.hue, _hue_range),
+            (BRIGHTNESS, self.brightness, arguments.factors),
+            (CONTRAST, self.contrast, arguments.factors),
+            (SATURATION, self.saturation, arguments.factors),
+            (HUE, self.hue, _hue_range),
         ]
         return [
             (op, index, to_range(f"ColorJitter: {op.name}", amount))
@@ -254,9 +190,7 @@ class ColorJitter(ColorTransform):
         return tuple(op for op, _, _ in self._parts())
 
     def draw_params(self, draws: Draws, _: Size) -> list[Floats]:
-        return [
-            _drawn(draws, index, limits, self.p, op.neutral) for op, index, limits in self._parts()
-        ]
+        return [_drawn(draws, index, limits, self.p, op) for op, index, limits in self._parts()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,7 +213,7 @@ class Grayscale(ColorTransform):
     p: float = 0.1
 
     def ops(self, _: OpContext) -> tuple[PixelOp, ...]:
-        return (ToGrayscale(),)
+        return (GRAYSCALE,)
 
     def draw_params(self, draws: Draws, _: Size) -> list[Floats]:
         return [(draws.values[0] < self.p).astype(np.float64)]
@@ -328,11 +262,12 @@ class GaussianBlur(ColorTransform):
             )
 
     def ops(self, _: OpContext) -> tuple[PixelOp, ...]:
-        return (Blur(self.kernel),)
+        # The parameter is sigma in pixels; the kernel requires that it is above 0.
+        return (PixelOp("blur", neutral=(0.0,), preserves_noops=False, kernel=self.kernel),)
 
     def draw_params(self, draws: Draws, canvas: Size) -> list[Floats]:
         self.check_canvas(canvas)
-        return [_drawn(draws, 1, self._sigmas(), self.p, Blur.neutral)]
+        return [_drawn(draws, 1, self._sigmas(), self.p, *self.ops(OpContext((), False)))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,8 +280,9 @@ class RandomErasing(ColorTransform):
         p: Probability that a sample is changed, 0 to 1. Default 0.5.
         scale: (smallest, largest) fraction of the image area, 0 to 1. Default (0.02, 0.33).
         ratio: (smallest, largest) aspect ratio height / width of the box. Default (0.3, 3.3).
-        value: One number, or one per channel. Before Normalize a pixel value, 0 to 255; after
-            Normalize a normalized value, where 0 is the mean. Default 0.
+        value: One number, or one per channel. Before Normalize a pixel value, 0 to 255, or 0 to
+            65535 for images of 16 bits; after Normalize a normalized value, where 0 is the mean.
+            Default 0.
 
     Raises:
         ConfigError: An argument is out of range.
@@ -371,12 +307,20 @@ class RandomErasing(ColorTransform):
 
     def ops(self, context: OpContext) -> tuple[PixelOp, ...]:
         value = arguments.channel_values("RandomErasing: value", self.value)
-        if not context.normalized and not 0 <= min(value) <= max(value) <= 255:
+        if not context.normalized and not 0 <= min(value) <= max(value) <= context.white:
             raise ConfigError(
                 f"transform: {self} is before Normalize: expected value to be a pixel value, "
-                "0 to 255"
+                f"0 to {context.white:.0f}"
             )
-        return (Erase(value, context.normalized),)
+        return (
+            PixelOp(
+                "erase",
+                neutral=(0.0,) * 4,  # x0, y0, x1, y1 of the box
+                channel_values=value,
+                values_argument="RandomErasing: value",
+                after_normalize=context.normalized,
+            ),
+        )
 
     def draw_params(self, draws: Draws, canvas: Size) -> list[Floats]:
         sizes = np.repeat(xy(canvas), draws.values.shape[1], axis=1)
@@ -388,7 +332,7 @@ class RandomErasing(ColorTransform):
         return [*np.where(erased, offset, 0.0), *np.where(erased, offset + extent, 0.0)]
 
 
-def _drawn(draws: Draws, number: int, limits: Range, p: float, neutral: float) -> Floats:
-    """Returns values uniform in ``limits`` with probability ``p``, otherwise ``neutral``."""
+def _drawn(draws: Draws, number: int, limits: Range, p: float, op: PixelOp) -> Floats:
+    """Returns values uniform in ``limits`` with probability ``p``, otherwise neutral ones."""
     drawn = limits[0] + draws.values[number] * (limits[1] - limits[0])
-    return drawn if p == 1.0 else np.where(draws.values[0] < p, drawn, neutral)
+    return drawn if p == 1.0 else np.where(draws.values[0] < p, drawn, op.neutral)

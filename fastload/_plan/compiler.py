@@ -8,6 +8,7 @@ The output format is last.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 from fastload._plan.arguments import Size, image_fill
@@ -26,13 +27,14 @@ MAX_TRANSFORMS = 1000  # the position must fit the low 16 bits of a random strea
 T = TypeVar("T")
 
 
-def compile(transforms: object, *, group: int = 0) -> FieldPlan:
+def compile(transforms: object, *, group: int = 0, bits: int = 8) -> FieldPlan:
     """Checks a list of transforms and compiles it to the plan of an image field.
 
     Args:
         transforms: A transform, a list of transforms (nested lists are flattened), or None.
         group: Number of the random stream. Plans with different groups draw different random
             numbers. Default 0.
+        bits: Bits per channel of the images, 8 or 16. Default 8.
 
     Returns:
         The plan. Its method ``rows`` shows the crop, size and flip of given samples.
@@ -46,6 +48,8 @@ def compile(transforms: object, *, group: int = 0) -> FieldPlan:
         >>> print(plan.rows([0], [[375, 500]], seed=0, epoch=0)[0])
         sample 0: 328x329 at (85, 23) of 500x375 -> 224x224
     """
+    if bits not in (8, 16):
+        raise ConfigError(f"bits={bits!r:.40}: expected 8 or 16")
     listed = tuple(_flattened(transforms))
     if len(listed) > MAX_TRANSFORMS:
         raise ConfigError(
@@ -57,7 +61,8 @@ def compile(transforms: object, *, group: int = 0) -> FieldPlan:
     size: Size | None = None
     for each in geometric:
         size = each.size_after(size)
-    fill = _agreed("fill", [image_fill("fill", each.fill) for each in listed], (0,))
+    output = output_format(listed, bits)
+    fill = _agreed("fill", [_fill(each, output.bits) for each in listed], (0,))
     if size is not None:
         for transform in listed:
             if isinstance(transform, PixelTransform):
@@ -66,15 +71,17 @@ def compile(transforms: object, *, group: int = 0) -> FieldPlan:
         transforms=listed,
         group=group,
         size=size,
-        output=output_format(listed),
+        output=output,
         fill=fill,
         mask_fill=_agreed("mask_fill", [each.mask_fill for each in listed], 0),
-        ops=tuple(_ops(listed, fill)),
+        ops=tuple(_ops(listed, fill, output.white)),
         filter=_agreed("filter", [each.filter for each in geometric], "antialias"),
     )
 
 
-def compile_fields(transform: object, image_fields: Sequence[str]) -> dict[str, FieldPlan]:
+def compile_fields(
+    transform: object, image_fields: Sequence[str], *, bits: Mapping[str, int] | None = None
+) -> dict[str, FieldPlan]:
     """Compiles the ``transform=`` argument of a DataLoader to one plan per image field.
 
     Args:
@@ -82,6 +89,8 @@ def compile_fields(transform: object, image_fields: Sequence[str]) -> dict[str, 
             name, or a tuple of field names that share random numbers. Image fields that are not in
             the dict stay unmodified.
         image_fields: Names of the image fields of the dataset.
+        bits: Bits per channel of the images by field, 8 or 16. Fields that are not named have 8.
+            Default None.
 
     Returns:
         The plan of each image field, by name.
@@ -96,13 +105,19 @@ def compile_fields(transform: object, image_fields: Sequence[str]) -> dict[str, 
         >>> plans["left"].size, plans["right"].size
         ((224, 224), None)
     """
-    if not isinstance(transform, Mapping):
-        shared = compile(transform)
-        return dict.fromkeys(image_fields, shared)
+    depths = dict.fromkeys(image_fields, 8) | dict(bits or {})
+    groups = (
+        transform.items() if isinstance(transform, Mapping) else [((*image_fields,), transform)]
+    )
     plans: dict[str, FieldPlan] = {}
-    for group, (key, transforms) in enumerate(transform.items()):
-        plan = compile(transforms, group=group)
-        for name in key if isinstance(key, tuple) else (key,):
+    for group, (key, transforms) in enumerate(groups):
+        names = key if isinstance(key, tuple) else (key,)
+        listed = tuple(_flattened(transforms))
+        by_depth = {
+            depth: compile(listed, group=group, bits=depth)
+            for depth in {depths.get(name, 8) for name in names} or {8}
+        }
+        for name in names:
             if name not in image_fields:
                 known = ", ".join(map(repr, image_fields)) or "none"
                 raise ConfigError(
@@ -110,9 +125,9 @@ def compile_fields(transform: object, image_fields: Sequence[str]) -> dict[str, 
                 )
             if name in plans:
                 raise ConfigError(f"transform: field {name!r} is named twice; remove one")
-            plans[name] = plan
-    unmodified = compile(None)
-    return {name: plans.get(name, unmodified) for name in image_fields}
+            plans[name] = by_depth[depths[name]]
+    unmodified = {depth: compile(None, bits=depth) for depth in set(depths.values())}
+    return {name: plans.get(name, unmodified[depths[name]]) for name in image_fields}
 
 
 def _flattened(transforms: object) -> Iterator[Transform]:
@@ -181,12 +196,19 @@ def _check_padding(geometric: Sequence[GeometricTransform]) -> None:
             padding = name
 
 
-def _ops(listed: Sequence[Transform], fill: tuple[int, ...]) -> Iterator[PixelOp]:
+def _ops(listed: Sequence[Transform], fill: tuple[int, ...], white: float) -> Iterator[PixelOp]:
     normalized = False
     for each in listed:
         normalized = normalized or isinstance(each, Normalize)
         if isinstance(each, PixelTransform):
-            yield from each.ops(OpContext(fill, normalized))
+            for op in each.ops(OpContext(fill, normalized, white)):
+                yield replace(op, white=white)
+
+
+def _fill(transform: Transform, bits: int) -> tuple[int, ...] | None:
+    if transform.fill is None and transform.default_fill is not None:
+        return (transform.default_fill * (257 if bits == 16 else 1),)
+    return image_fill("fill", transform.fill)
 
 
 def _agreed(what: str, wanted: Iterable[T | None], default: T) -> T:

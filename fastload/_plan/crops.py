@@ -162,7 +162,8 @@ class CenterCrop(_FixedSizeCrop):
 
     Args:
         size: Output size in pixels, (height, width) or one number for a square.
-        fill: Pixel value of padding, 0 to 255, single or per channel. Default 0.
+        fill: Pixel value of padding, single or per channel: 0 to 255, or 0 to 65535 for images of
+            16 bits. Default 0.
         mask_fill: Value of padding in masks, 0 to 65535. Default 0.
 
     Raises:
@@ -192,7 +193,8 @@ class RandomCrop(_FixedSizeCrop):
     Args:
         size: Output size in pixels, (height, width) or one number for a square.
         pad: Padding in pixels on all four sides before the crop, less than ``size``. Default 0.
-        fill: Pixel value of padding, 0 to 255, single or per channel. Default 0.
+        fill: Pixel value of padding, single or per channel: 0 to 255, or 0 to 65535 for images of
+            16 bits. Default 0.
         mask_fill: Value of padding in masks, 0 to 65535. Default 0.
 
     Raises:

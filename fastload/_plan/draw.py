@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fastload._plan import labels
+from fastload._plan.warps import VERTICAL_FLIP
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -21,7 +22,10 @@ _GAP = 8  # pixels between source and output
 
 
 def render(row: PlanRow, image: Image.Image, *, fill: int = 114) -> Image.Image:
-    """Computes the output with Pillow. Decode backends produce nearly the same pixels."""
+    """Computes the output with Pillow, without color changes.
+
+    Decode backends produce nearly the same pixels.
+    """
     from PIL import Image
 
     filters = (Image.Resampling.BILINEAR, Image.Resampling.BILINEAR, Image.Resampling.NEAREST)
@@ -33,7 +37,11 @@ def render(row: PlanRow, image: Image.Image, *, fill: int = 114) -> Image.Image:
     canvas = Image.new(image.mode, (row.canvas_w, row.canvas_h), fill_color)
     canvas.paste(pixels, (row.pad_left, row.pad_top))
     for op, params in row.ops:
-        canvas = op.preview(canvas, params, fill_color)
+        if op == VERTICAL_FLIP:
+            canvas = canvas.transpose(Image.Transpose.FLIP_TOP_BOTTOM) if params[0] else canvas
+        elif op.moves_pixels:  # every other warp is a matrix
+            affine = Image.Transform.AFFINE
+            canvas = canvas.transform(canvas.size, affine, params, filters[0], fillcolor=fill_color)
     return canvas
 
 

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fastload._plan.arguments import FILTERS, MAX_SIDE, Size
-from fastload._plan.format import OutputFormat
+from fastload._plan.draw_ids import SAMPLE_MASK
+from fastload._plan.format import Normalize, OutputFormat, ToDtype
 from fastload._plan.geometry import CropGeometry, Floats, source_to_canvas
 from fastload._plan.resizes import HorizontalFlip
 from fastload._plan.rng import Draws, batch_draws
@@ -46,12 +47,12 @@ class FieldPlan:
     def rows(self, ids: ArrayLike, sizes: ArrayLike, *, seed: int, epoch: int) -> PlanRows:
         """Computes the plan rows of a batch.
 
-        A row depends only on seed, epoch, sample id and image size. Repeat the id for the images of
-        a list field. To get another crop for a sample that is drawn twice in an epoch, set bits of
-        the 64-bit id that the dataset does not use.
+        A row depends only on seed, epoch, draw id and image size. Repeat the id for the images of
+        a list field. A sample that occurs twice in an epoch has two draw ids, which differ in their
+        copy number (``fastload._plan.draw_ids``).
 
         Args:
-            ids: n sample ids.
+            ids: n draw ids; a sample id is the draw id of its first copy.
             sizes: (n, 2) height and width of the images in pixels, after EXIF orientation.
             seed: Seed of the run.
             epoch: Epoch, counted from 0.
@@ -63,6 +64,7 @@ class FieldPlan:
             ConfigError: The sizes are invalid, or the images of the batch differ in output size.
         """
         numbers = np.atleast_1d(np.asarray(ids)).astype(np.uint64)
+        samples = numbers & SAMPLE_MASK
         geometry = CropGeometry(_checked_sizes(sizes, len(numbers)))
         draws = self._draws(numbers, seed, epoch)
         for position, transform in enumerate(self.transforms):
@@ -71,13 +73,13 @@ class FieldPlan:
         box, flip = geometry.rounded()
         if geometry.bad:
             box[:, list(geometry.bad)] = _ONE_PIXEL[:, None]
-        canvas = self.size or _common_size(geometry, numbers)
+        canvas = self.size or _common_size(geometry, samples)
         usable = len(numbers) > len(geometry.bad)
         warps = self._warps(draws, canvas)
         source = geometry.source.astype(np.int32)
         x, y, w, h, out_w, out_h, left, top = box
         return PlanRows(
-            ids=numbers,
+            ids=samples,
             source_w=source[0],
             source_h=source[1],
             x=x,
@@ -101,6 +103,11 @@ class FieldPlan:
             ops=self.ops,
             bad=geometry.bad,
         )
+
+    @property
+    def sets_dtype(self) -> bool:
+        """Whether the transforms set the dtype. Otherwise it follows from the images."""
+        return any(isinstance(each, ToDtype | Normalize) for each in self.transforms)
 
     def describe(self) -> str:
         """Returns the list of transforms as text. Plans with equal text compute equal rows."""

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -26,6 +27,7 @@ from numpy.typing import ArrayLike, NDArray
 from fastload._plan.geometry import Flags, Floats, moved_hulls, rotates
 from fastload._plan.rows import Frame, PlanRow, PlanRows
 from fastload._store import kinds
+from fastload._store.fields import Field
 from fastload._store.kinds import FieldKind
 from fastload.errors import ConfigError
 
@@ -35,21 +37,24 @@ Kept = NDArray[np.intp]
 _EDGE = 1e-6  # pixels: keeps a corner of the image inside the area despite rounding
 
 
-def move_boxes(boxes: ArrayLike, row: PlanRow, *, min_visible: float = 0.0) -> tuple[Float32, Kept]:
+def move_boxes(
+    boxes: ArrayLike, row: PlanRow, *, min_visible: float = 0.0, min_side: float = 0.0
+) -> tuple[Float32, Kept]:
     """Moves the boxes of one image and drops boxes that are not visible.
 
     Args:
         boxes: (n, 4) array of x0, y0, x1, y1 in pixels of the source image.
         row: Plan row of the sample.
-        min_visible: Smallest fraction of a box, 0 to 1, that must remain visible. Default 0: any
-            positive area.
+        min_visible: Smallest fraction of the area of a box, 0 to 1, that must remain visible.
+            Default 0: any positive area.
+        min_side: Smallest width and height of the visible part, in pixels of the output. Default 0.
 
     Returns:
         (k, 4) boxes in pixels of the output, and their k indices in the input. Use the indices to
         select the classes of the boxes.
 
     Raises:
-        ConfigError: The shape is not (n, 4), or ``min_visible`` is not from 0 to 1.
+        ConfigError: The shape is not (n, 4), or a limit is out of range.
 
     Examples:
         >>> from fastload import transforms as T
@@ -58,27 +63,34 @@ def move_boxes(boxes: ArrayLike, row: PlanRow, *, min_visible: float = 0.0) -> t
         >>> boxes.tolist(), kept.tolist()
         ([[0.0, 0.0, 40.0, 50.0]], [1])
     """
-    moved, keep = _boxes(_shaped("boxes", boxes, (4,)).astype(np.float64), row.frame, min_visible)
+    joined = _shaped("boxes", boxes, (4,)).astype(np.float64)
+    moved, keep = _boxes(joined, row.frame, min_visible, min_side)
     kept = np.flatnonzero(keep)
     return moved[kept].astype(np.float32), kept
 
 
 def move_boxes_batch(
-    boxes: Sequence[ArrayLike], rows: PlanRows, *, min_visible: float = 0.0
+    boxes: Sequence[ArrayLike],
+    rows: PlanRows,
+    *,
+    min_visible: float = 0.0,
+    min_side: float = 0.0,
 ) -> list[tuple[Float32, Kept]]:
     """Moves the boxes of a batch, like ``move_boxes`` for each sample but faster.
 
     Args:
         boxes: One (n, 4) array per sample, in pixels of its source image.
         rows: Plan rows of the batch.
-        min_visible: Smallest fraction of a box, 0 to 1, that must remain visible. Default 0.
+        min_visible: Smallest fraction of the area of a box, 0 to 1, that must remain visible.
+            Default 0.
+        min_side: Smallest width and height of the visible part, in pixels of the output. Default 0.
 
     Returns:
         Boxes and indices of each sample, as ``move_boxes`` returns them.
 
     Raises:
-        ConfigError: The numbers of samples differ, a shape is not (n, 4), or ``min_visible`` is not
-            from 0 to 1.
+        ConfigError: The numbers of samples differ, a shape is not (n, 4), or a limit is out of
+            range.
 
     Examples:
         >>> from fastload import transforms as T
@@ -87,13 +99,23 @@ def move_boxes_batch(
         [[0], []]
     """
     joined, counts, slots = _joined("boxes", boxes, (4,), rows)
-    moved, keep = _boxes(joined, rows.frame.at(slots), min_visible)
+    moved, keep = _boxes(joined, rows.frame.at(slots), min_visible, min_side)
     kept = np.flatnonzero(keep)
     starts = np.cumsum([0, *counts])
     ends = np.searchsorted(kept, starts).tolist()
     positions = kept - starts[slots[kept]]
     result = moved[kept].astype(np.float32)
     return [(result[first:last], positions[first:last]) for first, last in pairwise(ends)]
+
+
+def clip_boxes_batch(boxes: Sequence[ArrayLike], rows: PlanRows) -> list[tuple[Float32, None]]:
+    """Moves the boxes of a batch without dropping any; boxes outside of the area have no area."""
+    joined, counts, slots = _joined("boxes", boxes, (4,), rows)
+    moved, _ = _boxes(joined, rows.frame.at(slots))
+    result = moved.astype(np.float32)
+    return [
+        (result[first:last], None) for first, last in pairwise(np.cumsum([0, *counts]).tolist())
+    ]
 
 
 def move_points(points: ArrayLike, row: PlanRow) -> tuple[Float32, Flags]:
@@ -247,19 +269,43 @@ LABEL_MOVES: dict[FieldKind, LabelMove | None] = {
 }
 
 
-def _boxes(boxes: Floats, frame: Frame, min_visible: float) -> tuple[Floats, Flags]:
+def check_box_limits(min_visible: object, min_side: object) -> None:
+    """Raises ConfigError if a limit is out of range."""
+    if not (isinstance(min_visible, int | float) and 0.0 <= min_visible <= 1.0):
+        raise ConfigError(f"min_visible={min_visible!r}: expected a fraction from 0 to 1")
+    if not (isinstance(min_side, int | float) and 0.0 <= min_side < float("inf")):
+        raise ConfigError(f"min_side={min_side!r}: expected a number of pixels, 0 or more")
+
+
+def label_move(field: Field, *, min_visible: float, min_side: float) -> LabelMove | None:
+    """Returns the move of a field; the limits apply to boxes.
+
+    Boxes that are along another field stay or go with the rows of that field.
+    """
+    if field.kind is not kinds.BOXES:
+        return LABEL_MOVES[field.kind]
+    if field.along:
+        return LabelMove(clip_boxes_batch)
+    return LabelMove(partial(move_boxes_batch, min_visible=min_visible, min_side=min_side), "kept")
+
+
+def _boxes(
+    boxes: Floats, frame: Frame, min_visible: float = 0.0, min_side: float = 0.0
+) -> tuple[Floats, Flags]:
     """Returns the moved boxes and a flag per box: True to keep it.
 
     In a warped image, boxes are clipped to the crop first.
     """
     matrix, area, crop = frame
-    if not 0.0 <= min_visible <= 1.0:
-        raise ConfigError(f"min_visible={min_visible!r}: expected a fraction from 0 to 1")
+    check_box_limits(min_visible, min_side)
     used = boxes if crop is None else _clipped(boxes, crop)
     corners = moved_hulls(boxes, matrix)
     clipped = _clipped(corners if crop is None else moved_hulls(used, matrix), area)
-    remains = (clipped[:, 2] - clipped[:, 0]) * (clipped[:, 3] - clipped[:, 1])
+    sides = clipped[:, 2:] - clipped[:, :2]
+    remains = sides[:, 0] * sides[:, 1]
     keep = (used[:, 2] > used[:, 0]) & (used[:, 3] > used[:, 1]) & (remains > 0)
+    if min_side:
+        keep &= (sides >= min_side - _EDGE).all(axis=1)
     if min_visible:  # an infinite box must pass min_visible=0, and 0 * inf is NaN
         whole = (corners[:, 2] - corners[:, 0]) * (corners[:, 3] - corners[:, 1])
         # A box inside of the area must pass min_visible=1. Both areas are computed from the same

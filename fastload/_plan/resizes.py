@@ -100,7 +100,8 @@ class Letterbox(GeometricTransform):
     Args:
         height: Output height in pixels, a pair (height, width), or one number for a square.
         width: Output width in pixels. Default None: use ``height``.
-        fill: Pixel value of padding, 0 to 255, single or per channel. Default 114.
+        fill: Pixel value of padding, single or per channel: 0 to 255, or 0 to 65535 for images of
+            16 bits. Default None: 114, or 114 * 257 for images of 16 bits.
         mask_fill: Value of padding in masks, 0 to 65535. Default 0.
         upscale: Whether to enlarge images that are smaller than the output. Default True.
         align: Position of the image: ``"center"`` or ``"top-left"``. Default ``"center"``.
@@ -111,13 +112,15 @@ class Letterbox(GeometricTransform):
         ConfigError: An argument is out of range.
 
     Examples:
-        >>> Letterbox(640, upscale=False).fill
-        114
+        >>> Letterbox(640, upscale=False).align
+        'center'
     """
+
+    default_fill: ClassVar[int | None] = 114
 
     height: int | Sequence[int]
     width: int | None = None
-    fill: int | Sequence[int] = field(default=114, kw_only=True)
+    fill: int | Sequence[int] | None = field(default=None, kw_only=True)
     mask_fill: int | None = field(default=None, kw_only=True)
     upscale: bool = field(default=True, kw_only=True)
     align: str = field(default="center", kw_only=True)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import Field, dataclass, fields
 from functools import partial
 from itertools import accumulate
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,9 +15,6 @@ from fastload._plan import arguments
 from fastload._plan.arguments import Size
 from fastload._plan.geometry import CropGeometry, Flags, Floats
 from fastload._plan.rng import Draws
-
-if TYPE_CHECKING:
-    from PIL import Image
 
 Params = NDArray[np.float32]
 
@@ -50,6 +47,7 @@ class Transform:
     n_blocks: ClassVar[int] = 0  # each sample gets four random numbers per block
     # Pixel values of padding in images and in masks; None if the transform does not set them.
     fill: int | Sequence[int] | None = None
+    default_fill: ClassVar[int | None] = None  # if fill is None, for 8-bit images
     mask_fill: int | None = None
 
     def __post_init__(self) -> None:
@@ -93,7 +91,19 @@ class PixelOp:
     """One operation on a float batch (n, c, h, w). Row i of its parameters belongs to sample i.
 
     An operation is data only. ``fastload._finish`` registers the kernel that computes it by the
-    class of the operation. ``PlanRow.ops`` contains the operations of a sample.
+    name of the operation. ``PlanRow.ops`` contains the operations of a sample.
+
+    Args:
+        name: Name of the operation, as in printed rows.
+        neutral: Parameters of a sample that stays unmodified.
+        preserves_noops: Whether the kernel leaves such a sample bit-identical. Default True.
+        moves_pixels: Whether masks and labels must move, too. Default False.
+        channel_values: The constant it writes into pixels, single or per channel; empty if there
+            is none. Default ().
+        values_argument: The argument of the transform that sets ``channel_values``. Default "".
+        after_normalize: Whether it runs on normalized values. Default False.
+        kernel: Side of the kernel of a blur in pixels. Default 0.
+        white: The largest pixel value, 255 or 65535; larger results are clipped. Default 255.
 
     Examples:
         >>> from fastload import transforms as T
@@ -101,33 +111,24 @@ class PixelOp:
         ['brightness', 'hue']
     """
 
-    name: ClassVar[str]  # in printed rows
-    n_params: ClassVar[int] = 1
-    neutral: ClassVar[float] = 0.0  # first parameter of a sample that stays unmodified
-    preserves_noops: ClassVar[bool] = True  # the kernel leaves such a sample bit-identical
-    moves_pixels: ClassVar[bool] = False  # masks and labels must move, too
-    values_argument: ClassVar[str] = ""  # the argument that sets ``channel_values``
+    name: str
+    neutral: tuple[float, ...]
+    preserves_noops: bool = True
+    moves_pixels: bool = False
+    channel_values: tuple[float, ...] = ()
+    values_argument: str = ""
+    after_normalize: bool = False
+    kernel: int = 0
+    white: float = 255.0
 
     @property
-    def channel_values(self) -> tuple[float, ...]:
-        """The constant it writes into pixels, single or per channel; empty if there is none."""
-        return ()
-
-    @property
-    def after_normalize(self) -> bool:
-        """Whether it runs on normalized values."""
-        return False
+    def n_params(self) -> int:
+        """The number of parameters per sample."""
+        return len(self.neutral)
 
     def is_noop(self, params: Params) -> Flags:
         """Returns a flag per sample: True if the operation leaves the sample unmodified."""
-        unmodified: Flags = params[:, 0] == self.neutral
-        return unmodified
-
-    def preview(
-        self, image: Image.Image, _params: tuple[float, ...], _fill: tuple[int, ...], /
-    ) -> Image.Image:
-        """Returns the image as ``PlanRow.draw`` shows it. Color changes are not shown."""
-        return image
+        return np.asarray(np.equal(params, self.neutral).all(axis=1))
 
 
 class OpContext(NamedTuple):
@@ -135,6 +136,7 @@ class OpContext(NamedTuple):
 
     fill: tuple[int, ...]  # pixel value of padding, single or per channel
     normalized: bool  # the transform follows Normalize
+    white: float = 255.0  # the largest pixel value
 
 
 class PixelTransform(Transform):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -17,63 +17,30 @@ from fastload._plan import arguments
 from fastload._plan.arguments import Range, Size
 from fastload._plan.geometry import Flags, Floats
 from fastload._plan.rng import Draws
-from fastload._plan.transform import OpContext, Params, PixelOp, PixelTransform
+from fastload._plan.transform import OpContext, PixelOp, PixelTransform
 from fastload.errors import ConfigError
 
-if TYPE_CHECKING:
-    from PIL import Image
-
 _MAX_SHEAR = 80.0  # degrees; 90 degrees would leave nothing of the image
-_IDENTITY = (1.0, 0.0, 0.0, 0.0, 1.0, 0.0)
 
 
-@dataclass(frozen=True, slots=True)
-class FlipVertically(PixelOp):
-    """Reverses the rows where the parameter is 1."""
-
-    name: ClassVar[str] = "vertical_flip"
-    preserves_noops: ClassVar[bool] = False
-    moves_pixels: ClassVar[bool] = True
-
-    def preview(
-        self, image: Image.Image, params: tuple[float, ...], _fill: tuple[int, ...], /
-    ) -> Image.Image:
-        from PIL import Image
-
-        return image.transpose(Image.Transpose.FLIP_TOP_BOTTOM) if params[0] else image
+# 1 reverses the rows.
+VERTICAL_FLIP = PixelOp("vertical_flip", (0.0,), preserves_noops=False, moves_pixels=True)
 
 
-@dataclass(frozen=True, slots=True)
-class WarpAffine(PixelOp):
+def affine_op(fill: tuple[int, ...]) -> PixelOp:
     """Samples the canvas bilinearly and writes ``fill`` outside of it.
 
     The parameters are the upper two rows of the matrix from result to canvas, in continuous
     coordinates. The matrix maps each pixel of the result to its source position.
     """
-
-    name: ClassVar[str] = "affine"
-    n_params: ClassVar[int] = 6
-    preserves_noops: ClassVar[bool] = False  # sampling with the identity matrix rounds
-    moves_pixels: ClassVar[bool] = True
-    values_argument: ClassVar[str] = "RandomAffine: fill"
-
-    fill: tuple[int, ...]
-
-    @property
-    def channel_values(self) -> tuple[float, ...]:
-        return self.fill
-
-    def is_noop(self, params: Params) -> Flags:
-        return np.asarray(np.equal(params, _IDENTITY).all(axis=1))
-
-    def preview(
-        self, image: Image.Image, params: tuple[float, ...], fill: tuple[int, ...], /
-    ) -> Image.Image:
-        from PIL import Image
-
-        affine = Image.Transform.AFFINE
-        bilinear = Image.Resampling.BILINEAR
-        return image.transform(image.size, affine, params, bilinear, fillcolor=fill)
+    return PixelOp(
+        "affine",
+        neutral=(1.0, 0.0, 0.0, 0.0, 1.0, 0.0),
+        preserves_noops=False,  # sampling with the identity matrix rounds
+        moves_pixels=True,
+        channel_values=fill,
+        values_argument="RandomAffine: fill",
+    )
 
 
 class Warp(PixelTransform):
@@ -110,7 +77,7 @@ class VerticalFlip(Warp):
     p: float = 0.5
 
     def ops(self, _: OpContext) -> tuple[PixelOp, ...]:
-        return (FlipVertically(),)
+        return (VERTICAL_FLIP,)
 
     def draw_matrices(self, draws: Draws, canvas: Size) -> Floats:
         flipped = draws.values[0] < self.p
@@ -136,7 +103,8 @@ class RandomAffine(Warp):
         shear: Shear along x in degrees, (from, to) within -80 to 80; ``a`` means (-a, a). Four
             numbers are the ranges along x and along y. Default None: no shear.
         p: Probability that a sample is changed, 0 to 1. Default 1.
-        fill: Pixel value outside of the image, 0 to 255, single or per channel. Default 0.
+        fill: Pixel value outside of the image, single or per channel: 0 to 255, or 0 to 65535 for
+            images of 16 bits. Default 0.
         mask_fill: Value outside of the image in masks, 0 to 65535. Default 0.
 
     Raises:
@@ -185,7 +153,7 @@ class RandomAffine(Warp):
         ]
 
     def ops(self, context: OpContext) -> tuple[PixelOp, ...]:
-        return (WarpAffine(context.fill),)
+        return (affine_op(context.fill),)
 
     def draw_matrices(self, draws: Draws, canvas: Size) -> Floats:
         """Shears, scales and rotates about the center, then shifts."""

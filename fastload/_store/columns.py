@@ -1,11 +1,12 @@
-"""Columns (columns/NAME.npy): memory-mapped arrays with one number per sample.
+"""Columns (columns/NAME.npy): read-only arrays with one number per sample.
 
-Samplers and class counts read columns instead of records.
+Samplers and class counts read columns instead of records. A column is copied into memory, so that
+the bytes that were checked are the bytes that are used. A column that is too large for a copy in
+each process is read when its rows are needed (column_file.py).
 """
 
 from __future__ import annotations
 
-import mmap
 import os
 import stat
 from pathlib import Path
@@ -15,10 +16,12 @@ import numpy as np
 import numpy.typing as npt
 
 from fastload._common import files
+from fastload._store.column_file import AnyColumn, ColumnFile, read_fully, scan_pages
 from fastload._store.manifest import COLUMN_HEADER, Column
 from fastload.errors import ConfigError, CorruptShard
 
 FOLDER = "columns"
+MAX_COPIED = 256 << 20  # bytes of a column that is copied; 32 million int64 numbers
 _MAGIC = b"\x93NUMPY\x01\x00"
 
 
@@ -40,11 +43,14 @@ class ColumnWriter:
     Leaving the context manager deletes an unfinished file.
     """
 
-    def __init__(self, dataset: Path, name: str, dtype: str, *, width: int = 1) -> None:
+    def __init__(
+        self, dataset: Path, name: str, dtype: str, *, width: int = 1, folder: str = FOLDER
+    ) -> None:
         self.name = name
         self.dtype = np.dtype(dtype)
         self.width = width  # numbers per row
-        self.path = dataset / FOLDER / f"{name}.npy"
+        self.folder = folder
+        self.path = dataset / folder / f"{name}.npy"
         self._rows = 0
         self._temporary = files.temporary_path(self.path)
         with files.writing(self.path, needed=COLUMN_HEADER):
@@ -88,7 +94,7 @@ class ColumnWriter:
         except OSError as error:
             self.abort()
             raise files.write_error(error, self.path, needed=size) from error
-        return Column(self.name, self.dtype.str, shape, size, crc)
+        return Column(self.name, self.dtype.str, shape, size, crc, self.folder)
 
     def abort(self) -> None:
         """Deletes the temporary file; does nothing after ``finish``."""
@@ -103,21 +109,26 @@ class ColumnWriter:
 
 
 def open_column(dataset: Path, column: Column) -> npt.NDArray[Any]:
-    """Checks size, header and checksum of a column and maps it read-only; raises CorruptShard."""
+    """Checks size, header and checksum of a column and copies it; raises CorruptShard."""
+    found = open_rows(dataset, column)
+    return found if isinstance(found, np.ndarray) else found[:]
+
+
+def open_rows(dataset: Path, column: Column) -> AnyColumn:
+    """Checks a column like ``open_column``; copies it only if it is not too large."""
     try:
-        return map_column(dataset, column)
+        return read_column(dataset, column)
     except ValueError as error:
-        name = f"{FOLDER}/{column.name}.npy"
         raise CorruptShard(
-            f"opening {dataset / name}: {error}. Run 'fastload verify {dataset}' to list the "
-            "damaged files; restore the file from a copy, or pack again from the source",
-            shard=name,
+            f"opening {dataset / column.file}: {error}. Run 'fastload verify {dataset}' to list "
+            "the damaged files; restore the file from a copy, or pack again from the source",
+            shard=column.file,
         ) from None
 
 
-def map_column(dataset: Path, column: Column) -> npt.NDArray[Any]:
-    """Does the work of ``open_column``; raises ValueError with the bare reason."""
-    folder = dataset / FOLDER
+def read_column(dataset: Path, column: Column) -> AnyColumn:
+    """Does the work of ``open_rows``; raises ValueError with the bare reason."""
+    folder = dataset / column.folder
     try:
         if not stat.S_ISDIR(folder.lstat().st_mode):
             raise ValueError(f"{folder} is not a folder (links are not followed)")
@@ -125,17 +136,25 @@ def map_column(dataset: Path, column: Column) -> npt.NDArray[Any]:
     except OSError as error:
         raise ValueError(error.strerror) from None
     try:
-        # All checks use read(2): a file that is truncated while it is mapped kills the process.
         if size != column.size:
             raise ValueError(f"{size} bytes, expected {column.size}")
-        crc = files.crc32c_of(descriptor)
+        copied = size <= MAX_COPIED
+        copy = memoryview(bytearray(size if copied else COLUMN_HEADER))
+        checksums: list[int] = []
+        if copied:
+            crc = files.crc32c_of(descriptor, copy=copy)
+        else:
+            crc, checksums = scan_pages(descriptor, size)
+            read_fully(descriptor, copy, 0)
         if crc != column.crc32c:
             raise ValueError(f"checksum 0x{crc}, expected 0x{column.crc32c}")
-        if os.pread(descriptor, COLUMN_HEADER, 0) != npy_header(column.dtype, column.shape):
+        if copy[:COLUMN_HEADER] != npy_header(column.dtype, column.shape):
             raise ValueError(f"the header differs from that of {column.dtype} {column.shape}")
-        mapped = mmap.mmap(descriptor, size, access=mmap.ACCESS_READ)
+        if not copied:
+            return ColumnFile(dataset / column.file, os.dup(descriptor), column, checksums)
     except OSError as error:
         raise ValueError(error.strerror) from None
     finally:
         os.close(descriptor)
-    return np.frombuffer(mapped, column.dtype, offset=COLUMN_HEADER).reshape(column.shape)
+    data = np.frombuffer(copy.toreadonly(), column.dtype, offset=COLUMN_HEADER)
+    return data.reshape(column.shape)

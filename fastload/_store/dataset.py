@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, SupportsIndex
+from typing import TYPE_CHECKING, Any, SupportsIndex, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -16,22 +16,30 @@ import numpy.typing as npt
 # Imported here because a first import in a decode thread could fail for lack of files or memory.
 import fastload._store.pixels  # noqa: F401
 from fastload._common.public import public
-from fastload._store.columns import open_column
-from fastload._store.fields import Field, decode_value
-from fastload._store.manifest import read_manifest
+from fastload._store.column_file import AnyColumn, ColumnFile
+from fastload._store.columns import open_rows
+from fastload._store.fields import (
+    ALL_SPLITS,
+    SPLIT,
+    Field,
+    decode_value,
+    kind_text,
+    splits_of,
+)
+from fastload._store.manifest import Column, read_manifest
 from fastload._store.record import DATA, SOURCE_FIELD, Part, source_of
-from fastload._store.shard import VERIFY, ShardReader, check_sizes, warn_if_remote
+from fastload._store.shard import VERIFY, ShardReader, check_sizes
 from fastload.errors import BadImage, ConfigError, CorruptShard, RecordError, StoreError
 
 if TYPE_CHECKING:
     from fastload import _core
 
-SPLIT = "split"  # name of the int field whose classes are the names of the splits
+_ROWS = 1 << 20  # rows of a large column that are read at a time
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One sample as stored. The bytes are views into the shard's memory map and keep it alive."""
+    """One sample as stored."""
 
     id: int
     parts: Sequence[Part]
@@ -60,15 +68,32 @@ class Dataset:
     channel. The object pickles as its path, works after a fork and in several threads, and can be
     passed to ``torch.utils.data.DataLoader``.
 
+    Samples have an *id*, which counts through the packed dataset, and an *index*, which counts
+    through this object. Both are the same unless ``split`` selects a part of the dataset: then
+    ``len``, ``dataset[i]``, ``column`` and all other methods use the index, and ``ids`` has the
+    ids.
+
     Args:
-        path: Folder written by ``fastload pack``. verify: ``"size"`` checks the size of every
-        shard. ``"full"`` also checks the SHA-256 of each
-            shard before it is first read. Default: ``"size"``.
+        path: Folder written by ``fastload pack``.
+        split: Only the samples of this split, e.g. ``"train"``. Default: all samples.
+        verify: ``"size"`` checks the size of every shard, and the tree pages of each shard before
+            it is first read. ``"full"`` also checks the SHA-256 of the shard. Default:
+            ``"size"``.
+
+    ``fastload.open`` of a list joins several packed datasets in memory. The result has no
+    attribute ``path``.
+
+    Attributes:
+        path: Absolute path of the folder.
+        paths: Absolute paths of the folders, one for each joined dataset.
+        split_name: The argument ``split``.
+        ids: Ids of the samples in the packed dataset, a ``range``.
 
     Raises:
         StoreError: The folder does not exist or cannot be read.
         CorruptManifest: The manifest is missing or damaged.
         CorruptShard: A shard is missing or has the wrong size.
+        ConfigError: There is no such split.
 
     Examples:
         >>> dataset = fastload.open("packed")
@@ -76,38 +101,125 @@ class Dataset:
         (375, 500, 3)
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, verify: str = "size") -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], *, split: str | None = None, verify: str = "size"
+    ) -> None:
         if verify not in VERIFY:
             raise ConfigError(f"verify={verify!r:.40}: expected one of {', '.join(VERIFY)}")
         self.path = Path(path).absolute()
+        self.paths: tuple[Path, ...] = (self.path,)
         self.verify = verify
         self.manifest = read_manifest(self.path)
         check_sizes(self.path, self.manifest.shards)
-        warn_if_remote(self.path)
-        self._firsts = [shard.first for shard in self.manifest.shards]
-        self._starts = np.array(self._firsts, np.int64)
+        shards = self.manifest.shards
+        self._set_shards([self.path] * len(shards), [shard.first for shard in shards])
+        self.split_name = split
+        self.ids = self._ids_of(split)
+
+    def _set_shards(self, folders: list[Path], firsts: list[int]) -> None:
+        """Sets the folder and the first id of each shard in the manifest."""
+        self._folders = folders
+        self._firsts = firsts
+        self._starts = np.array(firsts, np.int64)
+        # Key minus id of the samples of each shard.
+        self._shifts = np.array([shard.key(0) for shard in self.manifest.shards], np.int64)
         self._readers: dict[int, ShardReader] = {}
-        self._maps: list[_core.ShardMap | None] = [None] * len(self._firsts)
-        self._columns: dict[str, npt.NDArray[Any]] = {}
+        self._files: list[_core.ShardFile | None] = [None] * len(firsts)
+        self._columns: dict[str, AnyColumn] = {}  # of all samples
 
-    def __getstate__(self) -> tuple[Path, str, str]:
-        return self.path, self.verify, self.manifest.content
+    def __getstate__(self) -> tuple[Path, str | None, str, str]:
+        return self.path, self.split_name, self.verify, self.manifest.content
 
-    def __setstate__(self, state: tuple[Path, str, str]) -> None:
-        path, verify, content = state
-        self.__init__(path, verify=verify)  # type: ignore[misc]
+    def __setstate__(self, state: tuple[Path, str | None, str, str]) -> None:
+        path, split, verify, content = state
+        self.__init__(path, split=split, verify=verify)  # type: ignore[misc]
         if self.manifest.content != content:
             raise StoreError(
                 f"unpickling the dataset {path}: it was packed again after it was pickled. Restart "
                 "the program to use the new dataset."
             )
 
+    def with_split(self, split: str | None) -> Dataset:
+        """Returns the same packed dataset with another split. Both share their open files.
+
+        Args:
+            split: Name of a split, or None or ``"all"`` for all samples.
+
+        Raises:
+            ConfigError: There is no such split.
+
+        Examples:
+            >>> val = dataset.with_split("val")
+        """
+        if split == self.split_name:
+            return self
+        other = type(self).__new__(type(self))
+        vars(other).update(vars(self), split_name=split, ids=self._ids_of(split))
+        return other
+
+    def select(self, split: str | None) -> Dataset:
+        """Returns the samples of a loader: like ``with_split``, but several splits need a choice.
+
+        Args:
+            split: The argument ``split`` of the loader.
+
+        Raises:
+            ConfigError: ``split`` is missing or unknown, differs from the split that this dataset
+                was opened with, or has no samples.
+        """
+        if split is not None and self.split_name not in (None, split):
+            raise ConfigError(
+                f"split={split!r:.60} contradicts the dataset, which was opened with "
+                f"split={self.split_name!r:.60}: pass one of them"
+            )
+        chosen = self if split is None else self.with_split(split)
+        if chosen.split_name is None and len(sizes := self.split_sizes()) > 1:
+            shown = ", ".join(f"{name!r} ({size:,} samples)" for name, size in sizes.items())
+            raise ConfigError(
+                f"{self._name} has several splits: {shown}. Pass split={next(iter(sizes))!r}, ..., "
+                f"or split={ALL_SPLITS!r} for all samples"
+            )
+        if not len(chosen):
+            name = "" if chosen.split_name is None else f"split {chosen.split_name!r} of "
+            raise ConfigError(f"{name}{self._name} has no samples")
+        return chosen
+
+    def _ids_of(self, split: str | None) -> range:
+        if split is None or split == ALL_SPLITS:
+            return range(self.manifest.n_samples)
+        if split not in self.splits:
+            names = ", ".join((*map(repr, self.splits), repr(ALL_SPLITS)))
+            why = f"expected one of {names:.200}" if self.splits else "the dataset has no splits"
+            raise ConfigError(f"split={split!r:.60}: {why} ({self._name})")
+        return self._split_ranges()[split]
+
+    def _split_ranges(self) -> dict[str, range]:
+        """Returns the ids of each split; raises CorruptShard if they are not contiguous."""
+        column = self._whole_column(SPLIT)
+        sizes = np.zeros(len(self.splits), np.int64)
+        before = 0
+        for start in range(0, len(column), _ROWS):
+            rows = column[start : start + _ROWS]
+            if rows[0] < before or rows[-1] >= len(sizes) or (rows[1:] < rows[:-1]).any():
+                raise CorruptShard(
+                    f"{self._name}: the samples of a split are not contiguous. Pack the dataset "
+                    "again.",
+                    shard=f"columns/{SPLIT}.npy",
+                )
+            sizes += np.bincount(rows, minlength=len(sizes))
+            before = rows[-1]
+        ends = np.cumsum(sizes).tolist()
+        return {
+            name: range(first, end)
+            for name, first, end in zip(self.splits, [0, *ends], ends, strict=False)
+        }
+
     def __len__(self) -> int:
-        return self.manifest.n_samples
+        return len(self.ids)
 
     def __getitem__(self, index: SupportsIndex) -> dict[str, Any]:
         sample_id = self._number(index)
-        parts = self.parts(sample_id)
+        parts = self._parts(sample_id)
         found: list[list[Part]] = [[] for _ in self.fields]
         sample: dict[str, Any] = {}
         name = ""
@@ -135,10 +247,16 @@ class Dataset:
         return [self[index] for index in indices]
 
     def __repr__(self) -> str:
-        fields = ", ".join(
-            f"{each.name}: {'list of ' if each.list else ''}{each.kind}" for each in self.fields
-        )
-        return f"Dataset({str(self.path)!r}, {len(self)} samples of {fields})"
+        fields = ", ".join(f"{each.name}: {kind_text(each)}" for each in self.fields)
+        split = "" if self.split_name is None else f"split={self.split_name!r}, "
+        paths = [str(path) for path in self.paths]
+        shown = paths[0] if len(paths) == 1 else paths
+        return f"Dataset({shown!r}, {split}{len(self)} samples of {fields})"
+
+    @property
+    def _name(self) -> str:
+        """The dataset in messages."""
+        return " + ".join(map(str, self.paths))
 
     @property
     def fields(self) -> tuple[Field, ...]:
@@ -146,14 +264,50 @@ class Dataset:
         return self.manifest.fields
 
     @property
-    def classes(self) -> dict[str, tuple[str, ...]]:
-        """Class names by field: ``dataset.classes["label"][dataset[0]["label"]]``."""
+    def class_names(self) -> dict[str, tuple[str, ...]]:
+        """Class names by field: ``dataset.class_names["label"][dataset[0]["label"]]``."""
         return {each.name: each.classes for each in self.fields if each.classes}
+
+    @property
+    def classes(self) -> list[str]:
+        """Class names in the order of their numbers, as in torchvision's ``ImageFolder``.
+
+        These are the classes of the only field with class names, without counting ``split``; or,
+        without such a field, the categories of the boxes in a detection dataset.
+
+        Raises:
+            AttributeError: No field has class names, or several have: use ``class_names``.
+        """
+        named = {name: found for name, found in self.class_names.items() if name != SPLIT}
+        if len(named) == 1:
+            return list(*named.values())
+        if not named and (categories := self._categories()):
+            return categories
+        raise AttributeError(
+            f"{self._name} has {'several' if named else 'no'} fields with class names"
+            + (f": {', '.join(named)}. Use class_names[FIELD]" if named else "")
+        )
+
+    @property
+    def class_to_idx(self) -> dict[str, int]:
+        """Number of each class name, as in torchvision's ``ImageFolder``. See ``classes``."""
+        return {name: number for number, name in enumerate(self.classes)}
+
+    def _categories(self) -> list[str]:
+        match self.manifest.options.get("info"):
+            case {"categories": [*found]}:
+                return [str(each["name"]) for each in found if isinstance(each, dict)]
+        return []
 
     @property
     def splits(self) -> tuple[str, ...]:
         """Names of the splits, such as ("train", "val"); () if there are none. See ``split``."""
-        return self.classes.get(SPLIT, ())
+        return splits_of(self.fields)
+
+    def split_sizes(self) -> dict[str, int]:
+        """Returns the number of samples of each split that has samples."""
+        ranges = self._split_ranges() if self.splits else {}
+        return {name: len(ids) for name, ids in ranges.items() if len(ids)}
 
     def split(self, name: str) -> npt.NDArray[np.int64]:
         """Returns the ids of all samples of one split.
@@ -167,14 +321,10 @@ class Dataset:
         Examples:
             >>> train_ids = dataset.split("train")
         """
-        if name not in self.splits:
-            raise ConfigError(
-                f"split {name!r:.60}: {self.path} has {', '.join(self.splits) or 'no splits'}"
-            )
-        return np.flatnonzero(self.column(SPLIT) == self.splits.index(name))
+        return np.array(self._ids_of(name), np.int64)
 
     def column(self, name: str) -> npt.NDArray[Any]:
-        """Returns a read-only, memory-mapped array with one number per sample.
+        """Returns a read-only array with one number per sample.
 
         Int and float fields have a column. Image fields have ``NAME.width`` and ``NAME.height``.
 
@@ -185,18 +335,39 @@ class Dataset:
             ConfigError: There is no such column.
             CorruptShard: The file is damaged. Its checksum is compared at the first call.
 
+        A column above 256 MiB is copied by every call; a smaller one is copied once.
+
         Examples:
             >>> class_counts = numpy.bincount(dataset.column("label"))
         """
+        rows = self.column_rows(name)
+        return rows if isinstance(rows, np.ndarray) else rows[:]
+
+    def column_rows(self, name: str) -> AnyColumn:
+        """Returns a column whose rows are read when it is indexed, if it is a large one."""
+        column = self._whole_column(name)
+        if len(self) == self.manifest.n_samples:
+            return column
+        if name == "_blocks":  # a block belongs to one split
+            blocks = column[:]
+            return blocks[(blocks[:, 0] >= self.ids.start) & (blocks[:, 0] < self.ids.stop)]
+        if isinstance(column, ColumnFile):
+            return column.view(self.ids.start, self.ids.stop)
+        return column[self.ids.start : self.ids.stop]
+
+    def _whole_column(self, name: str) -> AnyColumn:
         if name not in self._columns:
             columns = {column.name: column for column in self.manifest.columns}
             if name not in columns:
                 raise ConfigError(
-                    f"column {name!r:.60}: {self.path} has {', '.join(columns)} (int and float "
+                    f"column {name!r:.60}: {self._name} has {', '.join(columns)} (int and float "
                     "fields, and image sizes)"
                 )
-            self._columns[name] = open_column(self.path, columns[name])
+            self._columns[name] = self._read_column(columns[name])
         return self._columns[name]
+
+    def _read_column(self, column: Column) -> AnyColumn:
+        return open_rows(self.path, column)
 
     def sizes(self, field: str = "") -> npt.NDArray[np.uint16]:
         """Returns (height, width) of the upright image of every sample, shape (n_samples, 2).
@@ -211,27 +382,28 @@ class Dataset:
 
     @property
     def blocks(self) -> npt.NDArray[np.int64]:
-        """(first sample, number of samples) of every block, in order.
+        """(id of the first sample, number of samples) of every block, in order.
 
         A block is a run of samples that are stored together in one shard.
         """
         blocks = self.column("_blocks")
-        bounds = np.concatenate(([0], blocks.sum(axis=1)))
+        bounds = np.concatenate(([self.ids.start], blocks.sum(axis=1)))
+        starts = self._starts[(self._starts >= self.ids.start) & (self._starts < self.ids.stop)]
         if not (
             np.array_equal(blocks[:, 0], bounds[:-1])
             and (blocks[:, 1] > 0).all()
-            and np.isin(self._starts, blocks[:, 0]).all()
-            and bounds[-1] == len(self)
+            and np.isin(starts, blocks[:, 0]).all()
+            and bounds[-1] == self.ids.stop
         ):
             raise CorruptShard(
-                f"{self.path}: the blocks do not cover the samples of each shard in order. Pack "
+                f"{self._name}: the blocks do not cover the samples of each shard in order. Pack "
                 "the dataset again.",
                 shard="columns/_blocks.npy",
             )
         return blocks
 
     def record(self, index: SupportsIndex) -> Record:
-        """Returns the checked, encoded bytes of one sample without copying them."""
+        """Returns the checked, encoded bytes of one sample."""
         sample_id = self._number(index)
         return Record(sample_id, self.reader(sample_id).record(sample_id), self.fields)
 
@@ -253,13 +425,11 @@ class Dataset:
         return source_of(self.parts(index))
 
     def parts(self, index: SupportsIndex) -> list[Part]:
-        """Returns the checked parts of a sample; valid while this object exists.
+        """Returns the checked parts of a sample."""
+        return self._parts(self._number(index))
 
-        The loader uses it because it is faster than ``record``.
-        """
-        sample_id = self._number(index)
-        reader = self.reader(sample_id)
-        return reader.check(sample_id, reader.get(sample_id))
+    def _parts(self, sample_id: int) -> list[Part]:
+        return self.reader(sample_id).record(sample_id)
 
     def reader(self, sample_id: int) -> ShardReader:
         return self._reader(bisect.bisect_right(self._firsts, sample_id) - 1)
@@ -267,48 +437,95 @@ class Dataset:
     def _reader(self, place: int) -> ShardReader:
         reader = self._readers.get(place)
         if reader is None:
-            # All threads use the first reader: dropping a reader unmaps the bytes it returned.
+            # All threads use the first reader, because each keeps its file open.
             reader = self._readers.setdefault(
-                place, ShardReader(self.path, self.manifest.shards[place], verify=self.verify)
+                place,
+                ShardReader(self._folders[place], self.manifest.shards[place], verify=self.verify),
             )
         return reader
 
-    def maps(
+    def files(
         self, ids: npt.NDArray[np.int64]
-    ) -> tuple[list[_core.ShardMap | None], npt.NDArray[np.int64], dict[int, CorruptShard]]:
+    ) -> tuple[
+        list[_core.ShardFile | None],
+        npt.NDArray[np.int64],
+        npt.NDArray[np.int64],
+        dict[int, CorruptShard],
+    ]:
         """Returns what the native core needs to read samples ``ids``.
 
-        These are the maps of all shards (None unless open), the shard index of each sample, and the
-        errors by shard index. The shards of ``ids`` are opened.
+        These are the files of all shards (None unless open), the shard index and the key of each
+        sample, and the errors by shard index. The shards of ``ids`` are opened.
         """
         shards = np.searchsorted(self._starts, ids, side="right") - 1
         faults: dict[int, CorruptShard] = {}
-        for place in set(shards.tolist()) if len(self._maps) > 1 else (0,):
-            if self._maps[place] is None:
+        for place in set(shards.tolist()) if len(self._files) > 1 else (0,):
+            if self._files[place] is None:
                 try:
-                    self._maps[place] = self._reader(place).map()
+                    self._files[place] = cast("_core.ShardFile", self._reader(place).file())
                 except CorruptShard as error:
                     faults[place] = error
-        return self._maps, shards, faults
+        return self._files, shards, ids + self._shifts[shards], faults
+
+    def locate(self, ids: npt.ArrayLike) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Returns which of the joined datasets samples come from, and their ids in it.
+
+        Args:
+            ids: Ids of samples, such as ``batch["id"]``.
+
+        Returns:
+            The index in ``paths`` and the id in that dataset, for each of ``ids``.
+
+        Raises:
+            IndexError: There is no such id.
+
+        Examples:
+            >>> numbers, ids = fastload.open(["day1", "day2"]).locate([0, 7])
+        """
+        checked = np.asarray(ids, np.int64)
+        if checked.size and not 0 <= checked.min() <= checked.max() < self.manifest.n_samples:
+            raise IndexError(
+                f"ids {checked.min()} to {checked.max()}: expected 0 to "
+                f"{self.manifest.n_samples - 1}"
+            )
+        return self._located(checked)
+
+    def _located(
+        self, ids: npt.NDArray[np.int64]
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        return np.zeros_like(ids), ids
 
     def _number(self, index: SupportsIndex) -> int:
+        """Returns the id of the sample at an index."""
         number = operator.index(index)
-        count = self.manifest.n_samples
+        count = len(self.ids)
         if not -count <= number < count:
             raise IndexError(f"sample {number}: the dataset has {count} samples")
-        return number + count if number < 0 else number
+        return self.ids[number]
 
 
-def open_dataset(path: str | os.PathLike[str], *, verify: str = "size") -> Dataset:
-    """Opens a packed dataset.
+def open_dataset(
+    path: str | os.PathLike[str] | Sequence[str | os.PathLike[str] | Dataset],
+    *,
+    split: str | None = None,
+    verify: str = "size",
+) -> Dataset:
+    """Opens a packed dataset, or joins several of them in memory.
 
-    The checksum of every record is verified when it is read. Record checksums do not cover LMDB's
-    own pages, and a damaged LMDB page can crash the process. ``verify="full"`` prevents that.
+    The checksum of every record is verified when it is read, and that of the tree pages when a
+    shard is opened. Every page that locates a record is checked against the size of the file. A
+    damaged dataset raises an error; it does not crash the process.
 
     Args:
-        path: Folder written by ``fastload pack``. verify: ``"size"`` checks the size of every
-        shard. ``"full"`` also checks the SHA-256 of each
-            shard before it is first read. Default: ``"size"``.
+        path: Folder written by ``fastload pack``. A list of folders, or of opened datasets, is
+            joined: the result has the samples and ids of ``fastload.merge``, and nothing is
+            written. The datasets must have the same fields and classes. ``locate`` returns which
+            dataset a sample comes from. A dataset that is listed twice has its samples twice.
+        split: Only the samples of this split, e.g. ``"train"``. None (default) and ``"all"`` are
+            all samples.
+        verify: ``"size"`` checks the size of every shard, and the tree pages of each shard before
+            it is first read. ``"full"`` also checks the SHA-256 of the shard. Default:
+            ``"size"``.
 
     Returns:
         The dataset.
@@ -317,9 +534,16 @@ def open_dataset(path: str | os.PathLike[str], *, verify: str = "size") -> Datas
         StoreError: The folder does not exist or cannot be read.
         CorruptManifest: The manifest is missing or damaged.
         CorruptShard: A shard is missing or has the wrong size.
+        ConfigError: There is no such split, or the datasets of a list cannot be joined.
 
     Examples:
-        >>> dataset = fastload.open("packed")
-        >>> dataset[0]["image"], dataset.classes["label"], dataset.column("label")
+        >>> dataset = fastload.open("packed", split="train")
+        >>> dataset[0]["image"], dataset.classes, dataset.column("label")
+        >>> both = fastload.open(["day1", "day2"], split="train")
     """
-    return Dataset(path, verify=verify)
+    if not isinstance(path, Sequence) or isinstance(path, str):
+        return Dataset(path, split=split, verify=verify)
+    from fastload._store.joined import join  # not at the top, because it imports this module
+
+    opened = [each if isinstance(each, Dataset) else Dataset(each, verify=verify) for each in path]
+    return join(opened, split=split)

@@ -148,6 +148,27 @@ def check_limits(header: JpegHeader, n_bytes: int) -> None:
         raise BadImage(f"{header.coding}: expected Huffman-coded, 8 bit, gray or color")
 
 
+def check_scans(data: bytes, header: JpegHeader) -> None:
+    """Raises BadImage if a component, or bits of a progressive image, are in no scan.
+
+    A file that was truncated between two scans and closed again has this form. libjpeg decodes it
+    to other pixels without a warning.
+    """
+    n_in_first_scan = data[header.scan_offset - 4 - 2 * header.components]
+    if header.n_scans == 1 and not header.progressive and n_in_first_scan == header.components:
+        return
+    missing: set[tuple[int, int]] = set()  # component, coefficient
+    for marker, _, body in _segments(data):
+        if marker in _FRAMES:
+            missing = {(component, k) for component in body[6::3] for k in range(64)}
+        elif marker == _SOS and len(body) >= 4:
+            *_, first, last, bits = body if header.progressive else (0, 63, 0)
+            scanned = {(each, k) for each in body[1:-3:2] for k in range(first, last + 1)}
+            missing = missing | scanned if bits & 15 else missing - scanned
+    if missing:
+        raise BadImage("incomplete JPEG: scans are missing")
+
+
 def parse_markers(data: bytes | memoryview) -> JpegHeader:
     """Parses the markers in Python; the result and the messages equal those of the native core."""
     data = bytes(data)

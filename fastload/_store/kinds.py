@@ -67,6 +67,7 @@ class FieldKind:
     moves_with_image = False  # the values are coordinates in an image and follow its crop
     column_dtype = ""  # dtype of the column with a copy of the values; "" = no column
     missing: float = float("nan")  # value in that column for a sample without the field
+    has_rows = False  # a value may have one entry per row of another field (``Field.along``)
     row_widths: tuple[int, ...] = ()  # allowed numbers per row if a value is a table of any length
 
     def __init__(self, name: str) -> None:
@@ -162,6 +163,7 @@ class _MaskKind(PixelKind):
 
 class _ArrayKind(FieldKind):
     is_array = True
+    has_rows = True
 
     def encode(self, number: int, item: int, field: Field, value: object) -> Part:
         what = f"field {field.name!r}"
@@ -192,6 +194,7 @@ class _TableKind(_ArrayKind):
         super().__init__(name)
         self.dtype = np.dtype(dtype)
         self.row_widths = row_widths
+        self.has_rows = bool(row_widths)
         self._shape = shape
 
     def fitted(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -270,6 +273,8 @@ class _StrKind(FieldKind):
 
 
 class _JsonKind(FieldKind):
+    has_rows = True
+
     def encode(self, number: int, item: int, field: Field, value: object) -> Part:
         try:
             data = strict_json.dumps(value, max_depth=MAX_JSON_DEPTH).encode()  # type: ignore[arg-type]

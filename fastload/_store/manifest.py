@@ -20,12 +20,13 @@ from typing import NamedTuple
 from fastload._common import files, strict_json
 from fastload._common.checksum import crc32c
 from fastload._common.strict_json import Json, Row, count, text, typed
-from fastload._store.fields import Field
-from fastload._store.record import MAX_FIELDS
+from fastload._store.fields import Field, check_references
+from fastload._store.properties import Properties
+from fastload._store.record import HEADER, MAX_FIELDS
 from fastload.errors import ConfigError, CorruptManifest, StoreError
 
 FORMAT = "fastload"
-VERSION = 2
+VERSION = 3
 NAME = "manifest.json"
 MAX_BYTES = 64 * 1024 * 1024
 MAX_DEPTH = 8
@@ -33,7 +34,7 @@ MAX_SAMPLES = 1 << 40
 MAX_SHARDS = 1_000_000
 MAX_FILE = 1 << 46  # bytes of one shard or column
 MAX_NAME = 1024  # characters of a class name or of the tool name
-SHARD_NAME = re.compile(r"shard-[0-9]{5,7}\.lmdb")
+SHARD_NAME = re.compile(r"shard-[0-9]{5,7}(\.[1-9][0-9]{0,5})?\.lmdb")
 COLUMN_HEADER = 128  # bytes before the rows of columns/NAME.npy
 STAMP_MAGIC = b"FLS1"
 STAMP_BYTES = 4096  # one page, so that the size of the file stays a multiple of LMDB's page size
@@ -58,9 +59,13 @@ _KEYS = frozenset(
     )
 )
 _FIELD_KEYS = frozenset(("name", "kind", "list"))
-_FIELD_OPTIONS = frozenset(("classes", "image"))
-_SHARD_KEYS = frozenset(("name", "size", "records", "first", "sha256", "stamp"))
+_FIELD_OPTIONS = frozenset(("classes", "image", "along"))
+_SHARD_KEYS = frozenset(
+    ("name", "size", "records", "first", "base", "index_size", "index_crc32c", "sha256", "stamp")
+)
 _COLUMN_KEYS = frozenset(("name", "dtype", "shape", "size", "crc32c"))
+_COLUMN_OPTIONS = frozenset(("folder",))
+COLUMNS_FOLDER = re.compile(r"columns(-[1-9][0-9]{0,6})?")
 _SEAL = re.compile(rb',\n "crc32c": "([0-9a-f]{8})"\n}\n')
 _SEAL_BYTES = 26
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -70,15 +75,24 @@ _CRC32C = re.compile(r"[0-9a-f]{8}")
 class Shard(NamedTuple):
     """One LMDB file with the samples ``first`` to ``first + records - 1``.
 
+    The file itself does not contain ``first``: its keys and records count from ``base``. The same
+    file can therefore be part of several datasets, and a skipped sample changes no other shard.
     It is a tuple because a dataset may have thousands of shards.
     """
 
     name: str
     size: int  # bytes
     records: int
-    first: int
+    first: int  # id of its first sample in this dataset
+    base: int  # key of its first sample
+    index_size: int  # bytes at the end of the file: tree pages without records, and the stamp page
+    index_crc32c: str  # of the two meta pages and the index
     sha256: str  # of the file, with its first 8,192 bytes hashed last
     stamp: str  # SHA-256 over the record headers; also stored in the last page, see stamp_page
+
+    def key(self, sample_id: int) -> int:
+        """Returns the number of a sample in LMDB and in its record."""
+        return sample_id - self.first + self.base
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +104,11 @@ class Column:
     shape: tuple[int, ...]
     size: int
     crc32c: str
+    folder: str = "columns"  # an append writes the next version to "columns-1", "columns-2", ...
+
+    @property
+    def file(self) -> str:
+        return f"{self.folder}/{self.name}.npy"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +117,7 @@ class Manifest:
 
     n_samples: int
     fields: tuple[Field, ...]
+    properties: tuple[Properties, ...]  # of the fields, in the same order
     shards: tuple[Shard, ...]
     columns: tuple[Column, ...]
     content: str  # SHA-256 over the shards' binary SHA-256 digests, in order
@@ -109,12 +129,12 @@ class Manifest:
     options: dict[str, Json] = field(default_factory=dict)
 
 
-def stamp_page(first: int, records: int, stamp: str) -> bytes:
+def stamp_page(base: int, records: int, stamp: str) -> bytes:
     """Returns the last 4,096 bytes of a shard, which follow LMDB's pages and identify the shard.
 
     Without them, a shard of another dataset with the same size and record count would be accepted.
     """
-    return struct.pack("<4s4xQQ32s", STAMP_MAGIC, first, records, bytes.fromhex(stamp)).ljust(
+    return struct.pack("<4s4xQQ32s", STAMP_MAGIC, base, records, bytes.fromhex(stamp)).ljust(
         STAMP_BYTES, b"\0"
     )
 
@@ -190,7 +210,9 @@ def _parse(data: bytes) -> Manifest:
         )
     if loaded.get("version") != VERSION or type(loaded["version"]) is not int:
         action = (
-            "pack the dataset again" if loaded.get("version") == 1 else "install a newer fastload"
+            "pack the dataset again"
+            if loaded.get("version") in (1, 2)
+            else "install a newer fastload"
         )
         raise ValueError(
             f"format version {loaded.get('version')!r:.40}, this fastload reads version {VERSION}: "
@@ -201,9 +223,11 @@ def _parse(data: bytes) -> Manifest:
     if loaded["order"] not in ORDERS:
         raise ValueError(f"order {loaded['order']!r:.40}, expected one of {', '.join(ORDERS)}")
     converted = top.get("converted", dict)
+    fields, properties = _fields(top.get("fields", list), n_samples)
     manifest = Manifest(
         n_samples=n_samples,
-        fields=_fields(top.get("fields", list)),
+        fields=fields,
+        properties=properties,
         shards=tuple(_shards(top.get("shards", list), n_samples)),
         columns=tuple(_columns(top.get("columns", list))),
         tool=top.text("tool", most=MAX_NAME),
@@ -231,9 +255,12 @@ def dump(manifest: Manifest) -> bytes:
         "version": VERSION,
         "tool": manifest.tool,
         "n_samples": manifest.n_samples,
-        "fields": [_field_json(each) for each in manifest.fields],
+        "fields": [
+            field_json(each, properties=properties.as_json())
+            for each, properties in zip(manifest.fields, manifest.properties, strict=True)
+        ],
         "shards": [shard._asdict() for shard in manifest.shards],
-        "columns": [{**asdict(column), "shape": list(column.shape)} for column in manifest.columns],
+        "columns": [_column_json(column) for column in manifest.columns],
         "seed": manifest.seed,
         "order": manifest.order,
         "options": manifest.options,
@@ -264,12 +291,20 @@ def _lines(values: dict[str, Json]) -> Iterator[str]:
             yield f' "{key}": {strict_json.dumps(value)}'
 
 
-def _field_json(each: Field) -> dict[str, Json]:
-    row: dict[str, Json] = {"name": each.name, "kind": each.kind.name, "list": each.list}
+def field_json(each: Field, **others: Json) -> dict[str, Json]:
+    """Returns a field as JSON, for ``parse_fields``. ``others``: values to add to it."""
+    row: dict[str, Json] = {
+        "name": each.name,
+        "kind": each.kind.name,
+        "list": each.list,
+        **others,
+    }
     if each.classes:
         row["classes"] = list(each.classes)
     if each.image:
         row["image"] = each.image
+    if each.along:
+        row["along"] = each.along
     return row
 
 
@@ -288,29 +323,40 @@ def _check_seal(data: bytes) -> None:
         )
 
 
-def _fields(values: list[Json]) -> tuple[Field, ...]:
+def parse_fields(
+    values: list[Json], *, others: frozenset[str] = frozenset()
+) -> dict[Field, dict[str, Json]]:
+    """Checks the results of ``field_json``. Returns fields with all values; raises ValueError."""
     if len(values) > MAX_FIELDS:
         raise ValueError(f"{len(values)} fields, expected at most {MAX_FIELDS}")
-    found: dict[str, Field] = {}
+    found: dict[Field, dict[str, Json]] = {}
+    names: set[str] = set()
     for value in values:
-        row = Row.of("a field", value, _FIELD_KEYS, _FIELD_OPTIONS)
+        row = Row.of("a field", value, _FIELD_KEYS | others, _FIELD_OPTIONS)
         classes = row.get("classes", list) if "classes" in row.values else []
         each = Field(
             row.text("name", most=MAX_NAME),
             row.text("kind", most=MAX_NAME),
             list=row.get("list", bool),
             classes=tuple(text("a class", name, MAX_NAME) for name in classes),
-            image=row.text("image", most=MAX_NAME) if "image" in row.values else "",
+            **{
+                key: row.text(key, most=MAX_NAME) for key in ("image", "along") if key in row.values
+            },
         )
-        if each.name in found:
+        if each.name in names:
             raise ValueError(f"field {each.name!r} occurs twice")
-        found[each.name] = each
-    for name, each in found.items():
-        if each.image and not (each.image in found and found[each.image].kind.is_image):
-            raise ValueError(
-                f"field {name!r}: image={each.image!r:.70}: expected the name of an image field"
-            )
-    return tuple(found.values())
+        names.add(each.name)
+        found[each] = row.values
+    check_references(tuple(found))
+    return found
+
+
+def _fields(values: list[Json], n_samples: int) -> tuple[tuple[Field, ...], tuple[Properties, ...]]:
+    found = parse_fields(values, others=frozenset(("properties",)))
+    return tuple(found), tuple(
+        Properties.from_json(f"properties of field {each.name!r}", row["properties"], n_samples)
+        for each, row in found.items()
+    )
 
 
 def _shards(values: list[Json], n_samples: int) -> Iterator[Shard]:
@@ -320,11 +366,16 @@ def _shards(values: list[Json], n_samples: int) -> Iterator[Shard]:
     first = 0
     for value in values:
         row = Row.of("a shard", value, _SHARD_KEYS)
+        size = row.number("size", MAX_FILE)
         shard = Shard(
             row.matching("name", SHARD_NAME),
-            row.number("size", MAX_FILE),
-            row.number("records", MAX_SAMPLES),
+            size,
+            # A reader may reserve memory for this many records.
+            row.number("records", size // HEADER.size),
             row.number("first", MAX_SAMPLES),
+            row.number("base", MAX_SAMPLES),
+            row.number("index_size", size),
+            row.matching("index_crc32c", _CRC32C),
             row.matching("sha256", _SHA256),
             row.matching("stamp", _SHA256),
         )
@@ -335,6 +386,11 @@ def _shards(values: list[Json], n_samples: int) -> Iterator[Shard]:
                 f"{shard.name}: {shard.records} records, starting at sample {shard.first}; "
                 f"expected at least 1, starting at sample {first}"
             )
+        if not STAMP_BYTES <= shard.index_size <= shard.size - 2 * STAMP_BYTES:
+            raise ValueError(
+                f"{shard.name}: an index of {shard.index_size} bytes, expected {STAMP_BYTES} to "
+                f"{shard.size - 2 * STAMP_BYTES}"
+            )
         names.add(shard.name)
         first += shard.records
         yield shard
@@ -344,7 +400,7 @@ def _shards(values: list[Json], n_samples: int) -> Iterator[Shard]:
 
 def _columns(values: list[Json]) -> Iterator[Column]:
     for value in values:
-        row = Row.of("a column", value, _COLUMN_KEYS)
+        row = Row.of("a column", value, _COLUMN_KEYS, _COLUMN_OPTIONS)
         shape = tuple(
             count("a column: shape", length, MAX_SAMPLES) for length in row.get("shape", list)
         )
@@ -354,7 +410,15 @@ def _columns(values: list[Json]) -> Iterator[Column]:
             shape,
             row.number("size", MAX_FILE),
             row.matching("crc32c", _CRC32C),
+            row.matching("folder", COLUMNS_FOLDER) if "folder" in row.values else "columns",
         )
+
+
+def _column_json(column: Column) -> dict[str, Json]:
+    row: dict[str, Json] = {**asdict(column), "shape": list(column.shape)}
+    if column.folder == "columns":
+        del row["folder"]
+    return row
 
 
 def _check_columns(manifest: Manifest) -> None:

@@ -7,15 +7,18 @@ grayscale image keeps one channel. Size limits are checked before a decoder runs
 from __future__ import annotations
 
 import io
+import re
 import struct
+import sys
 import zlib
 from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 import simplejpeg
-from PIL import Image
+from PIL import Image, ImageFile
 
+from fastload._common.checksum import Bytes
 from fastload._store.jpeg_header import check_limits, check_size, read_header
 from fastload._store.record import CODEC_NAMES, DEFLATED, JPEG, PNG, RAW, Part
 from fastload.errors import BadImage, ConfigError, RecordError
@@ -23,6 +26,9 @@ from fastload.errors import BadImage, ConfigError, RecordError
 Pixels = npt.NDArray[Any]
 _BY_BITS: dict[int, np.dtype[Any]] = {8: np.dtype("<u1"), 16: np.dtype("<u2"), 32: np.dtype("<u4")}
 _PNG_MODES = {(1, 8): "L", (2, 8): "LA", (3, 8): "RGB", (4, 8): "RGBA", (1, 16): "I;16"}
+_WIDE_MODE = re.compile("(RGBA?|LA);16[BLN]")
+# "N" is the order of this processor.
+_OTHER_ORDER = {"B": "L", "L": "B", "N": "B" if sys.byteorder == "little" else "L"}
 _PILLOW_ERRORS = (
     OSError,
     SyntaxError,
@@ -61,6 +67,45 @@ def decode_mask(part: Part) -> Pixels:
     else:
         raise RecordError("codec of a mask", part.codec, "png, raw or deflated")
     return _upright_copy(pixels, part, 1)[:, :, 0]
+
+
+def wide_mode(image: Image.Image) -> str:
+    """Returns Pillow's raw mode for 16-bit color in a file that is not loaded; "" for other images.
+
+    Pillow has no mode for such pixels and keeps the upper byte of each channel.
+    """
+    if not isinstance(image, ImageFile.ImageFile) or not image.tile:
+        return ""
+    args = image.tile[0].args
+    mode = str(args[0] if isinstance(args, tuple) and args else args)
+    return mode if _WIDE_MODE.fullmatch(mode) else ""
+
+
+def read_wide(image: ImageFile.ImageFile, data: Bytes) -> Pixels:
+    """Returns all bits of an image with a ``wide_mode``, as uint16 (height, width, channels).
+
+    A second pass in the opposite byte order keeps the lower byte of each channel. Pillow has no
+    such mode for gray with alpha, whose four bytes per pixel are read like those of RGBA.
+
+    Args:
+        image: The image, not loaded. It is loaded afterwards.
+        data: The file of the image.
+
+    Raises:
+        OSError, ValueError, ...: Pillow's errors for a damaged file.
+    """
+    mode = wide_mode(image)
+    if mode.startswith("LA"):
+        image.tile = [tile._replace(args="RGBA") for tile in image.tile]
+        return np.asarray(image).view(">u2").astype(np.uint16)
+    low = Image.open(io.BytesIO(data), formats=[image.format or ""])
+    other = mode[:-1] + _OTHER_ORDER[mode[-1]]
+    low.tile = [
+        tile._replace(args=(other, *tile.args[1:]) if isinstance(tile.args, tuple) else other)
+        for tile in low.tile
+    ]
+    pixels: Pixels = np.asarray(image).astype(np.uint16) << 8 | np.asarray(low)
+    return pixels
 
 
 def encode_pixels(field: int, item: int, pixels: Pixels, *, what: str) -> Part:
@@ -170,7 +215,10 @@ def _decode_png(part: Part, *, mode: str) -> Pixels:
                 raise BadImage(
                     f"a PNG of {image.size[0]}x{image.size[1]}, expected {part.width}x{part.height}"
                 )
-            pixels = np.asarray(image.convert(mode) if mode and image.mode != mode else image)
+            if part.bits == 16 and wide_mode(image):
+                pixels = read_wide(image, part.data)
+            else:
+                pixels = np.asarray(image.convert(mode) if mode and image.mode != mode else image)
     except BadImage:
         raise
     except _PILLOW_ERRORS as error:

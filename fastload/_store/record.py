@@ -10,6 +10,8 @@ import struct
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from fastload._common.checksum import Bytes, crc32c
 from fastload.errors import ConfigError, RecordError
 
@@ -30,6 +32,27 @@ ROW = struct.Struct("<HHBBBBIIHHHBB")  # field, item, codec, role, channels, bit
 # width, height, interval, orientation, reserved
 CRC_FROM = 8  # the checksum covers all bytes after itself
 _PADDING = tuple(bytes(n) for n in range(8))
+
+# One row of a part table and the place of its record in its batch: PartRow of
+# native/shard/record.h.
+PART_ROW = np.dtype(
+    [
+        ("sample", "<u4"),
+        ("offset", "<u4"),
+        ("length", "<u4"),
+        ("field", "<u2"),
+        ("item", "<u2"),
+        ("width", "<u2"),
+        ("height", "<u2"),
+        ("interval", "<u2"),
+        ("codec", "u1"),
+        ("role", "u1"),
+        ("channels", "u1"),
+        ("bits", "u1"),
+        ("orientation", "u1"),
+        ("reserved", "u1"),
+    ]
+)
 
 
 class Part(NamedTuple):

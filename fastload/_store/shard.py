@@ -1,24 +1,22 @@
 """Reads published shards.
 
-A file is checked before it is mapped, and errors name shard and record.
+A file is checked before it is read, and errors name shard and record.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import resource
 import stat
-import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, Protocol, TypeVar
-
-import lmdb
+from typing import TYPE_CHECKING, NoReturn
 
 from fastload._common import files
+from fastload._common.checksum import crc32c
 from fastload._common.native import core
-from fastload._store.environment import Environment, open_environment, raise_file_limit
-from fastload._store.lmdb_tree import META_BYTES
+from fastload._store.lmdb_tree import META_BYTES, TreeFile
 from fastload._store.manifest import STAMP_BYTES, Shard, stamp_page
 from fastload._store.record import Part, parse_record, salvage_source
 from fastload.errors import CorruptShard, RecordError, StoreError
@@ -27,30 +25,20 @@ if TYPE_CHECKING:
     from fastload import _core
 
 VERIFY = ("size", "full")
-Opened = TypeVar("Opened", bound="_Opened")
-_NETWORK = frozenset(
-    ("9p", "afs", "beegfs", "ceph", "cifs", "glusterfs", "gpfs", "lustre", "nfs", "nfs4", "smb3")
-)
-
-
-class _Opened(Protocol):
-    @property
-    def entries(self) -> int: ...
 
 
 class ShardReader:
     """Reads the records of one shard. Several threads may share one reader.
 
-    The file is opened at the first read, in the process that reads. ``verify="size"`` checks size
-    and stamp before mapping the file; ``"full"`` also checks its SHA-256, once per reader.
+    The file is opened at the first read. ``verify="size"`` checks its size, stamp and index;
+    ``"full"`` also checks its SHA-256, once per reader.
     """
 
     def __init__(self, folder: Path, shard: Shard, *, verify: str = "size") -> None:
         self.shard = shard
         self.path = folder / shard.name
         self.verify = verify
-        self._environment: Environment | None = None
-        self._map: _core.ShardMap | None = None
+        self._file: _core.ShardFile | TreeFile | None = None
         self._last = shard.first + shard.records
 
     def __getstate__(self) -> tuple[Path, Shard, str]:
@@ -61,88 +49,60 @@ class ShardReader:
         self.__init__(folder, shard, verify=verify)  # type: ignore[misc]
 
     def get(self, sample_id: int) -> memoryview:
-        """Returns the unchecked bytes of a record, not copied; valid while this reader exists."""
-        environment = self._environment or self._opened()
+        """Returns a copy of the unchecked bytes of a record."""
         if not self.shard.first <= sample_id < self._last:
             raise IndexError(
                 f"sample {sample_id}: {self.shard.name} has samples {self.shard.first} to "
                 f"{self._last - 1}"
             )
+        file = self._file or self.file()
         try:
-            value = environment.get(sample_id.to_bytes(8, "big"))
-        except lmdb.Error as error:
-            self.damaged(sample_id, str(error))
-        if value is None:
-            self.damaged(sample_id, "the record is missing")
-        return value
+            return memoryview(file.read(self.shard.key(sample_id)))
+        except KeyError as error:
+            self.damaged(sample_id, str(error.args[0]))
 
-    def find(self, sample_id: int) -> memoryview:
-        """Like ``lease``, but through the native core's map if the core is installed.
-
-        The loader then needs only that map.
-        """
-        if core() is None:
-            return self.lease(sample_id)
+    def find(self, sample_id: int) -> tuple[int, int]:
+        """Returns offset and size of a record in the file."""
         try:
-            return self.map().find(sample_id)
+            return self.file().find(self.shard.key(sample_id))
         except KeyError as error:
             self.damaged(sample_id, str(error.args[0]))
 
     def record(self, sample_id: int) -> list[Part]:
-        """Checks a record and returns its parts as views that keep the file mapped."""
-        return self.check(sample_id, self.lease(sample_id))
-
-    def lease(self, sample_id: int) -> memoryview:
-        """Like ``get``, but the returned view keeps the file mapped."""
-        value = self.get(sample_id)
-        return (self._environment or self._opened()).lease(value)
+        """Checks a record and returns its parts as views of a copy."""
+        return self.check(sample_id, self.get(sample_id))
 
     def check(self, sample_id: int, value: memoryview) -> list[Part]:
         """Parses the result of ``get``; raises CorruptShard with the original file if readable."""
         try:
-            return parse_record(value, sample_id)
+            return parse_record(value, self.shard.key(sample_id))
         except RecordError as error:
             source = salvage_source(value)
             origin = f"; the original file was probably {source}" if source else ""
             self.damaged(sample_id, f"{error}{origin}")
 
-    def map(self) -> _core.ShardMap:
-        """Opens the shard for the native core, with the same checks."""
-        module = core()
-        if module is None:
-            raise RuntimeError("ShardReader.map needs the native core, which is not installed")
-        if self._map is None:
-            self._map = self._checked(
-                lambda descriptor: module.ShardMap(descriptor, self.shard.size)
-            )
-        return self._map
-
-    def _opened(self) -> Environment:
-        def open_file(descriptor: int) -> Environment:
-            status = os.fstat(descriptor)
-            return open_environment(descriptor, (status.st_dev, status.st_ino), status.st_size)
-
-        self._environment = self._checked(open_file)
-        return self._environment
-
-    def _checked(self, open_file: Callable[[int], Opened]) -> Opened:
-        """Checks size, stamp and digest, calls ``open_file``, then checks the record count."""
-        descriptor = open_checked(self.path, self.shard)
-        try:
-            if self.verify == "full":
-                _check_digest(descriptor, self.path, self.shard)
-            opened = open_file(descriptor)
-        except (lmdb.Error, RuntimeError) as error:
-            raise _cannot_map(error, self.path) from error
-        finally:
-            os.close(descriptor)
-        if opened.entries != self.shard.records:
-            raise CorruptShard(
-                f"opening {self.path}: {opened.entries} records, expected "
-                f"{self.shard.records}. {_advice(self.path)}",
-                shard=self.shard.name,
-            )
-        return opened
+    def file(self) -> _core.ShardFile | TreeFile:
+        """Opens the shard after checking its size, stamp, index and, if requested, its digest."""
+        if self._file is None:
+            descriptor = open_checked(self.path, self.shard)
+            try:
+                if self.verify == "full":
+                    _check_digest(descriptor, self.path, self.shard)
+                opened = open_file(descriptor, self.shard.size)
+            except (OSError, RuntimeError) as error:
+                raise (
+                    error if isinstance(error, StoreError) else _cannot_read(error, self.path)
+                ) from error
+            finally:
+                os.close(descriptor)
+            if opened.entries != self.shard.records:
+                raise CorruptShard(
+                    f"opening {self.path}: {opened.entries} records, expected "
+                    f"{self.shard.records}. {_advice(self.path)}",
+                    shard=self.shard.name,
+                )
+            self._file = opened
+        return self._file
 
     def damaged(self, sample_id: int, why: str) -> NoReturn:
         raise self.fault(sample_id, why) from None
@@ -157,8 +117,37 @@ class ShardReader:
         )
 
 
+def open_file(descriptor: int, size: int) -> _core.ShardFile | TreeFile:
+    """Opens a shard for reading its records; raises OSError or RuntimeError.
+
+    Raises the file limit if needed. The descriptor may be closed afterwards.
+    """
+    module = core()
+    try:
+        return TreeFile(descriptor, size) if module is None else module.ShardFile(descriptor, size)
+    except (OSError, RuntimeError) as error:
+        if os.strerror(errno.EMFILE) in str(error) and raise_file_limit():
+            return open_file(descriptor, size)
+        raise
+
+
+def raise_file_limit() -> bool:
+    """Raises the soft limit of open files to the hard limit; returns False if it cannot.
+
+    Each shard needs one file, and a large dataset has thousands of shards.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == hard:
+        return False
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return True
+
+
 def open_checked(path: Path, shard: Shard) -> int:
-    """Opens a regular file and checks its size and stamp; raises CorruptShard or StoreError."""
+    """Opens a regular file and checks its size, stamp and index.
+
+    Raises CorruptShard or StoreError.
+    """
     try:
         descriptor, size = files.open_regular(path)
     except OSError as error:
@@ -167,18 +156,30 @@ def open_checked(path: Path, shard: Shard) -> int:
         raise _cannot_open(error, path) from None
     try:
         _check_size(path, size, shard)
-        found = os.pread(descriptor, STAMP_BYTES, max(0, size - STAMP_BYTES))
-        if found != stamp_page(shard.first, shard.records, shard.stamp):
-            raise CorruptShard(
-                f"opening {path}: its last {STAMP_BYTES} bytes differ from the stamp in the "
-                "manifest: another shard, a shard of another dataset, or damaged. "
-                f"{_advice(path)}",
-                shard=shard.name,
-            )
+        if why := index_fault(descriptor, shard):
+            raise CorruptShard(f"opening {path}: {why}. {_advice(path)}", shard=shard.name)
     except OSError as error:
         os.close(descriptor)
         raise error if isinstance(error, StoreError) else _cannot_open(error, path) from None
     return descriptor
+
+
+def index_fault(descriptor: int, shard: Shard) -> str:
+    """Returns why the stamp or the tree pages of a file of the right size are wrong, or ''."""
+    found = os.pread(descriptor, STAMP_BYTES, max(0, shard.size - STAMP_BYTES))
+    if found != stamp_page(shard.base, shard.records, shard.stamp):
+        return (
+            f"its last {STAMP_BYTES} bytes differ from the stamp in the manifest: another shard, a "
+            "shard of another dataset, or damaged"
+        )
+    crc = crc32c(os.pread(descriptor, META_BYTES, 0))
+    found_crc = files.crc32c_of(descriptor, shard.size - shard.index_size, crc)
+    if found_crc != shard.index_crc32c:
+        return (
+            f"checksum of its index 0x{found_crc}, expected 0x{shard.index_crc32c}: a tree page "
+            "is damaged"
+        )
+    return ""
 
 
 def check_sizes(folder: Path, shards: Sequence[Shard]) -> None:
@@ -208,47 +209,12 @@ def _check_size(path: Path, size: int, shard: Shard) -> None:
 
 
 def verify_file(path: Path, shard: Shard) -> None:
-    """Checks size and SHA-256 of a shard without mapping it; raises CorruptShard."""
+    """Checks size and SHA-256 of a shard; raises CorruptShard."""
     descriptor = open_checked(path, shard)
     try:
         _check_digest(descriptor, path, shard)
     finally:
         os.close(descriptor)
-
-
-def network_file_system(folder: Path, mounts: str) -> str:
-    """Returns the type of a network or FUSE file system that holds ``folder``, else ''.
-
-    ``mounts`` is the text of /proc/self/mountinfo.
-    """
-    device = folder.stat().st_dev
-    number = f"{os.major(device)}:{os.minor(device)}"
-    for line in mounts.splitlines():
-        mount, _, rest = line.partition(" - ")
-        kind = rest.split(" ", 1)[0]
-        if mount.split(" ")[2:3] == [number] and (kind in _NETWORK or kind.startswith("fuse")):
-            return kind
-    return ""
-
-
-_warned: set[str] = set()
-
-
-def warn_if_remote(folder: Path) -> None:
-    """Warns once per process and type of network file system."""
-    try:
-        mounts = Path("/proc/self/mountinfo").read_text()
-    except OSError:
-        return  # not Linux, or /proc is not mounted
-    kind = network_file_system(folder, mounts)
-    if kind and kind not in _warned:
-        _warned.add(kind)
-        warnings.warn(
-            f"{folder} is on a network file system ({kind}): if the server becomes unreachable "
-            "while a shard is mapped, SIGBUS kills the process. Copy the dataset to a local disk.",
-            RuntimeWarning,
-            stacklevel=3,
-        )
 
 
 def _check_digest(descriptor: int, path: Path, shard: Shard) -> None:
@@ -283,21 +249,9 @@ def _cannot_open(error: OSError, path: Path) -> StoreError:
     return StoreError(f"opening {path}: {error.strerror}")
 
 
-def _cannot_map(error: Exception, path: Path) -> StoreError:
+def _cannot_read(error: Exception, path: Path) -> StoreError:
     if os.strerror(errno.EMFILE) in str(error):
         return _too_many_files(path)
-    # Only from the native core. lmdb maps as many bytes as the file claims, so there ENOMEM is
-    # damage.
-    if isinstance(error, RuntimeError) and os.strerror(errno.ENOMEM) in str(error):
-        return StoreError(
-            f"opening {path}: not enough address space to map {path.stat().st_size} bytes; raise "
-            "ulimit -v or vm.max_map_count"
-        )
-    if "already open" in str(error):
-        return StoreError(
-            f"opening {path}: this process already opened the file with lmdb, which allows only "
-            "one environment per file; close that environment first"
-        )
     return CorruptShard(f"opening {path}: {error}. {_advice(path)}", shard=path.name)
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from fastload.errors import ConfigError
 
 if TYPE_CHECKING:
-    from PIL import Image, ImageDraw
+    from PIL import ImageDraw
 
 Point = tuple[float, float]
 # (light, dark) by name. The palette of Okabe and Ito is safe for color-blind readers. Work is blue
@@ -42,15 +42,9 @@ COLORS = {
     "warn": ("#9a6700", "#f4b942"),
     "bad": ("#b84a00", "#ff8c42"),
 }
-STAGE_COLORS = {
-    "to_device": "copy",
-    "forward": "forward",
-    "loss": "loss",
-    "backward": "backward",
-    "optimizer": "optimizer",
-}
 PNG_SCALE = 2  # pixels per unit, for print and high-resolution screens
 PNG_MARGIN = 20
+PNG_TITLE = 44  # height of the line with the title
 PNG_SMOOTH = 2  # supersampling, because Pillow draws polygons without antialiasing
 _ANCHORS = {"start": "ls", "middle": "ms", "end": "rs"}
 
@@ -191,45 +185,32 @@ def spread_out(places: list[float], least: float, low: float, high: float) -> li
     return moved
 
 
-def stage_color(name: str) -> str:
-    """Returns the color of a stage. Custom stages share one color."""
-    return STAGE_COLORS.get(name, "more")
-
-
 def css_variables(dark: bool) -> str:
     """Returns ``--wait: #d55e00; ...``."""
     return " ".join(f"--{name}: {pair[dark]};" for name, pair in COLORS.items())
 
 
-def rgb(name: str, *, dark: bool = False) -> tuple[int, int, int]:
-    value = COLORS[name][dark]
-    return int(value[1:3], 16), int(value[3:5], 16), int(value[5:7], 16)
-
-
 def svg(plot: Plot, *, css: str = "") -> str:
     """Returns SVG for an HTML page that defines ``css_variables``."""
-    body = "".join(_svg_shape(shape) for shape in plot.shapes)
-    return (
-        f'<svg class="plot {escape(css)}" data-plot="{escape(plot.name)}" {_svg_attributes(plot)}>'
-        f"{body}</svg>"
-    )
+    return _svg(plot, f'class="plot {escape(css)}" data-plot="{escape(plot.name)}"')
 
 
 def svg_file(plot: Plot) -> str:
     """Returns a standalone SVG file with its own colors and font."""
-    body = "".join(_svg_shape(shape) for shape in plot.shapes)
     style = f"svg{{{css_variables(False)}}}text{{font-family:system-ui,sans-serif}}"
     dark = f"@media(prefers-color-scheme:dark){{svg{{{css_variables(True)}}}}}"
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{plot.width:.0f}" {_svg_attributes(plot)}>'
-        f"<style>{style}{dark}</style>{body}</svg>"
+    return _svg(
+        plot,
+        f'xmlns="http://www.w3.org/2000/svg" width="{plot.width:.0f}"',
+        f"<style>{style}{dark}</style>",
     )
 
 
-def _svg_attributes(plot: Plot) -> str:
+def _svg(plot: Plot, attributes: str, style: str = "") -> str:
+    body = "".join(_svg_shape(shape) for shape in plot.shapes)
     return (
-        f'viewBox="0 0 {plot.width:.0f} {plot.height:.0f}" role="img" '
-        f'aria-label="{escape(plot.description)}"'
+        f'<svg {attributes} viewBox="0 0 {plot.width:.0f} {plot.height:.0f}" role="img" '
+        f'aria-label="{escape(plot.description)}">{style}{body}</svg>'
     )
 
 
@@ -274,83 +255,39 @@ def write_png(plot: Plot, path: Path, *, title: str) -> None:
     from PIL import Image, ImageDraw, ImageFont
 
     factor = PNG_SCALE * PNG_SMOOTH
-    image = Image.new(
-        "RGBA", (round(plot.width * factor), round(plot.height * factor)), (*rgb("card"), 255)
+    size = (round(plot.width * factor), round(plot.height * factor))
+    image = Image.new("RGB", size, _paint("card"))
+    draw = ImageDraw.Draw(image, "RGBA")  # in this mode, Pillow blends translucent shapes
+    for shape in plot.shapes:
+        if not isinstance(shape, Text):
+            _draw_png(draw, shape, factor)
+    small = image.reduce(PNG_SMOOTH)
+    top = PNG_MARGIN + PNG_TITLE
+    sheet = Image.new(
+        "RGB", (small.width + 2 * PNG_MARGIN, small.height + top + PNG_MARGIN), _paint("card")
     )
+    sheet.paste(small, (PNG_MARGIN, top))
+    draw = ImageDraw.Draw(sheet)
+    font = ImageFont.load_default(size=15 * PNG_SCALE)
+    draw.text((PNG_MARGIN, PNG_MARGIN), title, fill=_paint("text"), font=font, anchor="lt")
     for shape in plot.shapes:
         if isinstance(shape, Text):
-            continue
-        if isinstance(shape, Rect | Area) and shape.opacity < 1:
-            _draw_translucent(image, shape, factor)
-        else:
-            _draw_png(ImageDraw.Draw(image), shape, factor)
-    small = image.convert("RGB").resize(
-        (round(plot.width * PNG_SCALE), round(plot.height * PNG_SCALE)), Image.Resampling.BOX
-    )
-    draw = ImageDraw.Draw(small)
-    for shape in plot.shapes:
-        if isinstance(shape, Text):
-            font = ImageFont.load_default(size=shape.size * PNG_SCALE)
             draw.text(
-                (shape.x * PNG_SCALE, shape.y * PNG_SCALE),
+                (PNG_MARGIN + shape.x * PNG_SCALE, top + shape.y * PNG_SCALE),
                 shape.text,
-                fill=rgb(shape.fill),
-                font=font,
+                fill=_paint(shape.fill),
+                font=ImageFont.load_default(size=shape.size * PNG_SCALE),
                 anchor=_ANCHORS[shape.anchor],
             )
     try:
-        _titled(small, title).save(path)
+        sheet.save(path)
     except OSError as error:
         raise ConfigError(
             f"cannot write {path}: {error.strerror or error}. Choose a writable folder with --png."
         ) from error
 
 
-def _titled(image: Image.Image, title: str) -> Image.Image:
-    from PIL import Image, ImageDraw, ImageFont
-
-    sheet = Image.new(
-        "RGB", (image.width + 2 * PNG_MARGIN, image.height + 2 * PNG_MARGIN + 44), rgb("card")
-    )
-    ImageDraw.Draw(sheet).text(
-        (PNG_MARGIN, PNG_MARGIN),
-        title,
-        fill=rgb("text"),
-        font=ImageFont.load_default(size=15 * PNG_SCALE),
-        anchor="lt",
-    )
-    sheet.paste(image, (PNG_MARGIN, PNG_MARGIN + 44))
-    return sheet
-
-
-def _draw_translucent(image: Image.Image, shape: Rect | Area, factor: int) -> None:
-    """Draws on a separate layer, because Pillow does not blend when it draws.
-
-    The layer is as small as the shape: a plot has hundreds of them.
-    """
-    from PIL import Image, ImageDraw
-
-    points = (
-        shape.points
-        if isinstance(shape, Area)
-        else ((shape.x, shape.y), (shape.x + shape.width, shape.y + shape.height))
-    )
-    left, top = (max(math.floor(min(each) * factor), 0) for each in zip(*points, strict=True))
-    right, bottom = (math.ceil(max(each) * factor) + 1 for each in zip(*points, strict=True))
-    size = (min(right, image.width) - left, min(bottom, image.height) - top)
-    if size[0] <= 0 or size[1] <= 0:
-        return
-    layer = Image.new("RGBA", size, (0, 0, 0, 0))
-    moved = (
-        replace(shape, points=tuple((x - left / factor, y - top / factor) for x, y in shape.points))
-        if isinstance(shape, Area)
-        else replace(shape, x=shape.x - left / factor, y=shape.y - top / factor)
-    )
-    _draw_png(ImageDraw.Draw(layer), moved, factor)
-    image.alpha_composite(layer, (left, top))
-
-
-def _draw_png(draw: ImageDraw.ImageDraw, shape: Shape, factor: int) -> None:
+def _draw_png(draw: ImageDraw.ImageDraw, shape: Rect | Area | Line, factor: int) -> None:
     if isinstance(shape, Rect):
         if shape.width > 0 and shape.height > 0:
             draw.rectangle(
@@ -362,33 +299,24 @@ def _draw_png(draw: ImageDraw.ImageDraw, shape: Shape, factor: int) -> None:
                 ),
                 fill=_paint(shape.fill, shape.opacity),
             )
-    elif isinstance(shape, Area):
-        draw.polygon(
-            [(x * factor, y * factor) for x, y in shape.points],
-            fill=_paint(shape.fill, shape.opacity),
-        )
-    elif isinstance(shape, Line):
-        points = [(x * factor, y * factor) for x, y in shape.points]
-        width = max(round(shape.width * factor), 1)
-        if not shape.dashed:
-            draw.line(points, fill=_paint(shape.stroke, 1.0), width=width, joint="curve")
-            return
-        for (x0, y0), (x1, y1) in itertools.pairwise(points):
-            n = max(round(math.hypot(x1 - x0, y1 - y0) / (7 * factor)), 1)
-            for k in range(n):
-                start = k / n
-                end = (k + 0.57) / n
-                draw.line(
-                    (
-                        x0 + (x1 - x0) * start,
-                        y0 + (y1 - y0) * start,
-                        x0 + (x1 - x0) * end,
-                        y0 + (y1 - y0) * end,
-                    ),
-                    fill=_paint(shape.stroke, 1.0),
-                    width=width,
-                )
+        return
+    points = [(x * factor, y * factor) for x, y in shape.points]
+    if isinstance(shape, Area):
+        draw.polygon(points, fill=_paint(shape.fill, shape.opacity))
+        return
+    width = max(round(shape.width * factor), 1)
+    for line in _dashes(points, 7 * factor) if shape.dashed else [points]:
+        draw.line(line, fill=_paint(shape.stroke), width=width, joint="curve")
 
 
-def _paint(name: str, opacity: float) -> tuple[int, int, int, int]:
-    return (*rgb(name), round(255 * opacity))
+def _dashes(points: Iterable[Point], length: float) -> Iterator[list[Point]]:
+    """Yields the lines of a dashed polyline. A dash covers 57 % of ``length``."""
+    for (x0, y0), (x1, y1) in itertools.pairwise(points):
+        n = max(round(math.hypot(x1 - x0, y1 - y0) / length), 1)
+        for k in range(n):
+            parts = (k / n, (k + 0.57) / n)
+            yield [(x0 + (x1 - x0) * part, y0 + (y1 - y0) * part) for part in parts]
+
+
+def _paint(name: str, opacity: float = 1.0) -> str:
+    return f"{COLORS[name][0]}{round(255 * opacity):02x}"

@@ -6,14 +6,18 @@ import itertools
 import shutil
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
+from torch import nn
+
+import fastload
+from fastload import transforms as T
+from fastload._common.cpus import available_cpus
+from fastload._tools.bench.load import FolderImages, image_files
 from fastload.errors import ConfigError
-
-if TYPE_CHECKING:
-    import torch
 
 MARKER = ".fastload-demo"  # marks a folder of a demo, which the next demo may delete
 SIDE = 160
@@ -41,28 +45,16 @@ class LoadedEpoch:
     seconds: float
     last_batch: str  # shape and type
 
-
-@dataclass(frozen=True, slots=True)
-class LoadedEpochs:
-    epochs: list[LoadedEpoch]
-    stats: str
-
     def __str__(self) -> str:
-        lines = [
-            f"epoch {number}: {each.n_images} images in {each.seconds:.2f} s, "
-            f"last batch {each.last_batch}"
-            for number, each in enumerate(self.epochs)
-        ]
-        return "\n".join([*lines, self.stats])
+        return f"{self.n_images} images in {self.seconds:.2f} s, last batch {self.last_batch}"
 
 
-def load_epochs(packed: Path) -> LoadedEpochs:
-    """Loads two epochs of random crops."""
-    import fastload
-    from fastload import transforms as T
-
+def load_epochs(packed: Path) -> tuple[list[LoadedEpoch], str]:
+    """Loads two epochs of random crops; also returns the statistics of the loader."""
     steps = [T.RandomResizedCrop(224), T.HorizontalFlip(), T.ToDtype("float32")]
-    loader = fastload.DataLoader(packed, batch_size=32, shuffle=True, transform=steps)
+    loader = fastload.DataLoader(
+        packed, split="train", batch_size=32, shuffle=True, transform=steps
+    )
     epochs = []
     for _ in range(2):
         started = time.perf_counter()
@@ -71,9 +63,9 @@ def load_epochs(packed: Path) -> LoadedEpochs:
             n_images += len(images)
         last_batch = f"{tuple(images.shape)} {str(images.dtype).removeprefix('torch.')}"
         epochs.append(LoadedEpoch(n_images, time.perf_counter() - started, last_batch))
-    found = LoadedEpochs(epochs, str(loader.stats()))
+    stats = str(loader.stats())
     loader.close()
-    return found
+    return epochs, stats
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +76,7 @@ class Training:
     """
 
     loader: str
-    metrics: Path
+    metrics: str  # file
     n_steps: int
     seconds: float
     waited_s: float
@@ -96,22 +88,15 @@ class Training:
             f"{100 * self.waited_s / self.seconds:.0f} % of the time waiting for data"
         )
 
-    def as_json(self) -> dict[str, object]:
-        return {**asdict(self), "metrics": str(self.metrics)}
-
 
 def train(images: Path, packed: Path, dest: Path, *, epochs: int = 3) -> Iterator[Training]:
     """Trains with both loaders and writes a metrics file for each."""
-    import torch
-
     torch.manual_seed(0)
     for name, loader in (("torch", _torch_loader(images)), ("fastload", _fastload_loader(packed))):
         yield _train_with(name, loader, dest / f"{name}.jsonl", epochs=epochs)
 
 
 def _train_with(name: str, loader: Iterable[Any], metrics: Path, *, epochs: int) -> Training:
-    import fastload
-
     model = _Model()
     n_steps = 0
     waited_s = 0.0
@@ -130,16 +115,13 @@ def _train_with(name: str, loader: Iterable[Any], metrics: Path, *, epochs: int)
                 requested = time.perf_counter()
     if isinstance(loader, fastload.DataLoader):
         loader.close()
-    return Training(name, metrics, n_steps, time.perf_counter() - started, waited_s)
+    return Training(name, str(metrics), n_steps, time.perf_counter() - started, waited_s)
 
 
 class _Model:
     """A small convolutional network with its optimizer, on the GPU if there is one."""
 
     def __init__(self) -> None:
-        import torch
-        from torch import nn
-
         self._device = "cuda" if torch.cuda.is_available() else "cpu"
         widths = (3, 16, 32, 64)
         blocks = [
@@ -159,11 +141,6 @@ class _Model:
 
 
 def _torch_loader(images: Path) -> Any:
-    import torch
-
-    from fastload._common.cpus import available_cpus
-    from fastload._tools.bench.image_files import FolderImages, image_files
-
     paths = image_files(images / "train")
     classes = sorted({path.parent.name for path in paths})
 
@@ -182,15 +159,11 @@ def _torch_loader(images: Path) -> Any:
 
 
 def _fastload_loader(packed: Path) -> Any:
-    import fastload
-    from fastload import transforms as T
-
-    steps = [T.RandomResizedCrop(SIDE), T.HorizontalFlip(), T.Normalize(0.45, 0.225)]
     return fastload.DataLoader(
         packed,
+        split="train",
         batch_size=BATCH_SIZE,
         shuffle=True,
         drop_last=True,
-        transform=steps,
-        fields=("image", "label"),
+        transform=[T.RandomResizedCrop(SIDE), T.HorizontalFlip(), T.Normalize(0.45, 0.225)],
     )

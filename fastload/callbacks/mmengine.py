@@ -116,10 +116,10 @@ class FastloadDataset(torch.utils.data.Dataset[Any]):
     ) -> None:
         self._options = {**options, "transform": _transforms(transform)}
         self.loader = DataLoader(path, **self._options)
-        self.metainfo = {"classes": next(iter(self.loader.packed.classes.values()), ())}
+        self.metainfo = {"classes": tuple(getattr(self.loader, "classes", ()))}
 
     def __len__(self) -> int:
-        return len(self.loader.packed)
+        return len(self.loader.selected)
 
     def __getitem__(self, index: int) -> _Sample:
         return self.__getitems__([index])[0]
@@ -157,13 +157,13 @@ class FastloadDataset(torch.utils.data.Dataset[Any]):
             if self._options.get("drop_last") or self._options["shuffle"]
             else {"last_batch": "partial"}
         )
-        self.loader = DataLoader(self.loader.packed, **{**exact, **self._options})
+        self.loader = DataLoader(self.loader.selected, **{**exact, **self._options})
         return self.loader
 
 
 @DATA_SAMPLERS.register_module(force=True)
 class FastloadSampler:
-    """Yields the sample ids of this rank for one epoch.
+    """Yields the indices of the samples of this rank for one epoch.
 
     Args:
         dataset: The dataset to sample.

@@ -41,5 +41,6 @@ NB_MODULE(_core, module) {
     bind_ticket(module);
     bind_pool(module);
     bind_rewrite(module);
+    bind_verify(module);
     bind_warp(module);
 }

@@ -14,6 +14,7 @@ void bind_random(nanobind::module_& module);
 void bind_records(nanobind::module_& module);
 void bind_rewrite(nanobind::module_& module);
 void bind_ticket(nanobind::module_& module);
+void bind_verify(nanobind::module_& module);
 void bind_warp(nanobind::module_& module);
 
 }  // namespace fastload

@@ -12,6 +12,7 @@ namespace {
 
 Dtype dtype_of(const Tensor& tensor) {
     if (tensor.dtype() == nb::dtype<uint8_t>()) return Dtype::kUint8;
+    if (tensor.dtype() == nb::dtype<uint16_t>()) return Dtype::kUint16;
     if (tensor.dtype() == nb::dtype<float>()) return Dtype::kFloat32;
     const auto dtype = tensor.dtype();
     if (dtype.bits == 16 && dtype.lanes == 1 &&
@@ -20,7 +21,7 @@ Dtype dtype_of(const Tensor& tensor) {
     if (dtype.bits == 16 && dtype.lanes == 1 &&
         dtype.code == uint8_t(nb::dlpack::dtype_code::Bfloat))
         return Dtype::kBfloat16;
-    throw_value_error("output: expected dtype uint8, float32, float16 or bfloat16");
+    throw_value_error("output: expected dtype uint8, uint16, float32, float16 or bfloat16");
 }
 
 // Rejects overlapping items, which two threads could write at the same time. Each stride must
@@ -81,10 +82,18 @@ void set_fill_and_normalization(BatchOutput& output, const OutputOptions& option
     const size_t n = size_t(output.channels);
     if (options.fill.size() != n)
         throw_value_error("fill: expected ", n, " values, found ", options.fill.size());
+    if ((options.bits != 8 && options.bits != 16) ||
+        (output.dtype == Dtype::kUint8 && options.bits != 8) ||
+        (output.dtype == Dtype::kUint16 && options.bits != 16))
+        throw_value_error("bits: expected 8 or 16, as in the dtype of the output, found ",
+                          options.bits);
+    output.bits = options.bits;
+    const int white = output.bits == 16 ? 65535 : 255;
     for (size_t i = 0; i < n; ++i) {
-        if (options.fill[i] < 0 || options.fill[i] > 255)
-            throw_value_error("fill: expected values from 0 to 255, found ", options.fill[i]);
-        output.fill[i] = uint8_t(options.fill[i]);
+        if (options.fill[i] < 0 || options.fill[i] > white)
+            throw_value_error("fill: expected values from 0 to ", white, ", found ",
+                              options.fill[i]);
+        output.fill[i] = uint16_t(options.fill[i]);
     }
     if (output.dtype == Dtype::kUint8) return;
     if (options.mean.size() != n || options.std.size() != n)

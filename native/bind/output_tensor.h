@@ -16,6 +16,7 @@ struct OutputOptions {
     int color;
     std::vector<int> fill;
     std::vector<float> mean, std;
+    int bits;
 };
 
 // Throws ValueError if the tensor does not match the options.

@@ -37,10 +37,11 @@ public:
     }
 
     Ticket* submit(nb::handle sources, nb::handle requests, Tensor memory, bool planar, int color,
-                   std::vector<int> fill, std::vector<float> mean, std::vector<float> std) {
+                   std::vector<int> fill, std::vector<float> mean, std::vector<float> std,
+                   int bits) {
         if (closed_) throw std::runtime_error("Pool.submit: the pool is closed");
-        const OutputOptions options{planar, color, std::move(fill), std::move(mean),
-                                    std::move(std)};
+        const OutputOptions options{planar,          color,          std::move(fill),
+                                    std::move(mean), std::move(std), bits};
         const BatchOutput output = make_batch_output(memory, options);
         auto ticket = std::make_unique<Ticket>(sources, copy_requests(requests, output.slots),
                                                output, std::move(memory));
@@ -52,9 +53,9 @@ public:
     // and the seconds spent inside the samples. Benchmarks compare the overhead of a pool with it.
     static nb::tuple bare_loop(nb::handle sources, nb::handle requests, Tensor memory, bool planar,
                                int color, std::vector<int> fill, std::vector<float> mean,
-                               std::vector<float> std) {
-        const OutputOptions options{planar, color, std::move(fill), std::move(mean),
-                                    std::move(std)};
+                               std::vector<float> std, int bits) {
+        const OutputOptions options{planar,          color,          std::move(fill),
+                                    std::move(mean), std::move(std), bits};
         const BatchOutput output = make_batch_output(memory, options);
         Ticket ticket(sources, copy_requests(requests, output.slots), output, std::move(memory));
         static thread_local SampleLoader loader;
@@ -179,10 +180,11 @@ void bind_pool(nb::module_& module) {
         .def(nb::init<int>(), nb::arg("threads"))
         .def("submit", &PythonPool::submit, nb::arg("sources"), nb::arg("requests"),
              nb::arg("output").noconvert(), nb::kw_only(), nb::arg("planar"), nb::arg("color"),
-             nb::arg("fill"), nb::arg("mean"), nb::arg("std"))
+             nb::arg("fill"), nb::arg("mean"), nb::arg("std"), nb::arg("bits"))
         .def_static("bare_loop", &PythonPool::bare_loop, nb::arg("sources"), nb::arg("requests"),
                     nb::arg("output").noconvert(), nb::kw_only(), nb::arg("planar"),
-                    nb::arg("color"), nb::arg("fill"), nb::arg("mean"), nb::arg("std"))
+                    nb::arg("color"), nb::arg("fill"), nb::arg("mean"), nb::arg("std"),
+                    nb::arg("bits"))
         .def("in_flight", &PythonPool::in_flight, nb::arg("ticket"))
         .def_prop_rw("threads", &PythonPool::threads, &PythonPool::set_threads)
         .def("close", &PythonPool::close);

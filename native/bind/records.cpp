@@ -4,6 +4,7 @@
 #include <nanobind/stl/string.h>
 
 #include <algorithm>
+#include <memory>
 #include <vector>
 
 #include "bind/module.h"
@@ -19,7 +20,7 @@ namespace {
 using Int64Array = nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 struct RecordScan {
-    std::vector<RecordBytes> records;
+    std::shared_ptr<RecordSet> set = std::make_shared<RecordSet>();
     std::vector<PartRow> rows;
     std::vector<int64_t> starts;  // first row of each sample, then the number of rows
     std::vector<std::pair<size_t, std::string>> faults;
@@ -28,7 +29,7 @@ struct RecordScan {
 // Returns the number of rows per sample if every sample has the same fields, items and roles in the
 // same order. Returns 0 otherwise.
 size_t rows_per_sample(const RecordScan& found) {
-    const size_t n = found.records.size(), each = n ? size_t(found.starts[1]) : 0;
+    const size_t n = found.set->records.size(), each = n ? size_t(found.starts[1]) : 0;
     if (!found.faults.empty() || found.rows.size() != n * each) return 0;
     for (size_t i = each; i < found.rows.size(); ++i) {
         const PartRow &one = found.rows[i], &first = found.rows[i % each];
@@ -39,41 +40,81 @@ size_t rows_per_sample(const RecordScan& found) {
     return each;
 }
 
-// Each record header is a cache miss. Prefetching it this many records ahead overlaps the misses.
-constexpr size_t kPrefetchDistance = 8;
+constexpr size_t kSmallRecord = 8 << 10;  // read at once: a second read costs more than copying it
+constexpr size_t kFirstRead = 256;        // header and part table of up to 9 parts
 
-// Finds the records. Returns one error per record, empty if it was found.
-std::vector<std::string> locate(const std::vector<const ShardMap*>& maps, const Int64Array& shards,
-                                const Int64Array& ids, std::vector<RecordBytes>& records) {
-    std::vector<std::string> faults(ids.size());
-    records.resize(ids.size());
-    for (size_t i = 0; i < ids.size(); ++i) {
-        const size_t shard = size_t(shards(i));
-        const ShardMap* map = shard < maps.size() ? maps[shard] : nullptr;
-        if (map)
-            records[i] = map->find(uint64_t(ids(i)), faults[i]);
-        else
-            faults[i] = "shard is not open";
+// Reads a record that was found: all of it if it is small, otherwise header and part table. Returns
+// the error.
+std::string read_head(StoredRecord& record, RecordSet& set) {
+    std::string error;
+    const size_t n = record.size <= kSmallRecord ? record.size : kFirstRead;
+    uint8_t* bytes = set.allocate(n);
+    if (!record.file->read(record.offset, bytes, n, error)) return error;
+    size_t head = n;
+    if (n < record.size && (head = record_head_size(bytes, n, record.size)) > n) {
+        uint8_t* longer = set.allocate(head);
+        std::copy_n(bytes, n, longer);
+        if (!record.file->read(record.offset + n, longer + n, head - n, error)) return error;
+        bytes = longer;
     }
-    return faults;
+    record.bytes = bytes;
+    record.n_bytes = head;
+    return error;
 }
 
-RecordScan scan_records(const std::vector<const ShardMap*>& maps, const Int64Array& shards,
+// Reads all of a record whose header and part table are valid. This limits the memory for a damaged
+// tree: a header states the length and the id of its record.
+std::string read_rest(const StoredRecord& record, std::unique_ptr<uint8_t[]>& bytes) {
+    bytes.reset(new uint8_t[record.size]);
+    return read_checked(record, bytes.get());
+}
+
+void set_complete(StoredRecord& record, RecordSet& set, std::unique_ptr<uint8_t[]> bytes) {
+    record.bytes = set.adopt(std::move(bytes));
+    record.n_bytes = record.size;
+}
+
+std::string read_sample(const ShardFile& file, uint64_t id, uint32_t sample, bool check_crc,
+                        LeafPage& leaf, RecordScan& found) {
+    std::string error;
+    StoredRecord& record = found.set->records[sample];
+    const RecordPlace place = file.find(id, leaf, error);
+    if (!place.size) return error;
+    record = {&file, place.offset, place.size, nullptr, 0};
+    if (place.bytes) {
+        uint8_t* bytes = found.set->allocate(place.size);
+        record.bytes = std::copy_n(place.bytes, place.size, bytes) - place.size;
+        record.n_bytes = place.size;
+    } else {
+        error = read_head(record, *found.set);
+    }
+    if (!error.empty()) return error;
+    const bool complete = record.complete();
+    error =
+        read_part_rows({record.bytes, record.size}, id, sample, check_crc && complete, found.rows);
+    if (error.empty() && check_crc && !complete) {
+        std::unique_ptr<uint8_t[]> bytes;
+        error = read_rest(record, bytes);
+        if (error.empty()) set_complete(record, *found.set, std::move(bytes));
+    }
+    return error;
+}
+
+RecordScan scan_records(const std::vector<const ShardFile*>& files, const Int64Array& shards,
                         const Int64Array& ids, bool check_crc) {
     RecordScan found;
     const size_t n = ids.size();
-    std::vector<std::string> faults = locate(maps, shards, ids, found.records);
+    found.set->records.resize(n);
     found.rows.reserve(n * 4);
     found.starts.reserve(n + 1);
     found.starts.push_back(0);
+    LeafPage leaf;  // samples in order are often in the same page
     for (size_t i = 0; i < n; ++i) {
-        if (i + kPrefetchDistance < n && found.records[i + kPrefetchDistance].bytes)
-            __builtin_prefetch(found.records[i + kPrefetchDistance].bytes);
-        const size_t before = found.rows.size();
-        const RecordBytes& record = found.records[i];
-        std::string& fault = faults[i];
-        if (fault.empty())
-            fault = read_part_rows(record, uint64_t(ids(i)), uint32_t(i), check_crc, found.rows);
+        const size_t before = found.rows.size(), shard = size_t(shards(i));
+        const ShardFile* file = shard < files.size() ? files[shard] : nullptr;
+        std::string fault =
+            file ? read_sample(*file, uint64_t(ids(i)), uint32_t(i), check_crc, leaf, found)
+                 : "shard is not open";
         if (!fault.empty()) {
             found.rows.resize(before);
             found.faults.emplace_back(i, std::move(fault));
@@ -83,10 +124,10 @@ RecordScan scan_records(const std::vector<const ShardMap*>& maps, const Int64Arr
     return found;
 }
 
-// Exports the bytes of one record to a memoryview. `held` keeps the memory map alive.
+// Exports the bytes of one record to a memoryview. `set` owns them.
 struct RecordExport {
     RecordBytes record;
-    nb::object held;
+    std::shared_ptr<RecordSet> set;
 
     static int get_buffer(PyObject* self, Py_buffer* view, int flags) {
         static char nothing;
@@ -100,16 +141,26 @@ struct RecordExport {
 PyType_Slot record_export_slots[] = {
     {Py_bf_getbuffer, reinterpret_cast<void*>(&RecordExport::get_buffer)}, {0, nullptr}};
 
-nb::object as_memoryview(const RecordBytes& record, nb::object held) {
-    return nb::steal(
-        PyMemoryView_FromObject(nb::cast(RecordExport{record, std::move(held)}).ptr()));
-}
-
+// Returns a view of the record. The rest of it is read at the first call, so all views show the
+// same bytes. If they cannot be read or are damaged, the view has fewer bytes than the record.
 nb::object record_at(const Records& records, Py_ssize_t place) {
     if (place < 0) place += Py_ssize_t(records.size());
     if (place < 0 || place >= Py_ssize_t(records.size()))
         throw nb::index_error("record index is out of range");
-    return as_memoryview(records[size_t(place)], records.maps());
+    StoredRecord& record = records[size_t(place)];
+    if (record.n_bytes && !record.complete()) {
+        const StoredRecord known = record;
+        std::unique_ptr<uint8_t[]> bytes;
+        bool valid;
+        {
+            GilRelease released;
+            valid = read_rest(known, bytes).empty();
+        }
+        // Another thread may have read it meanwhile.
+        if (valid && !record.complete()) set_complete(record, *records.set(), std::move(bytes));
+    }
+    RecordExport view{{record.bytes, record.n_bytes}, records.set()};
+    return nb::steal(PyMemoryView_FromObject(nb::cast(std::move(view)).ptr()));
 }
 
 Records records_at(const Records& records, const nb::slice& which) {
@@ -118,28 +169,28 @@ Records records_at(const Records& records, const nb::slice& which) {
     return records.part(size_t(first), count);
 }
 
-// Collects references to the maps of these samples only. They must be held while the GIL is
-// released: another thread that opens the same shard at the same time may replace the map in the
+// Collects references to the files of these samples only. They must be held while the GIL is
+// released: another thread that opens the same shard at the same time may replace the file in the
 // list and so drop the one being read.
-nb::list hold_used_maps(const nb::list& maps, const Int64Array& shards) {
-    std::vector<bool> wanted(maps.size());
+nb::list hold_used_files(const nb::list& files, const Int64Array& shards) {
+    std::vector<bool> wanted(files.size());
     for (size_t i = 0; i < shards.size(); ++i)
         if (size_t(shards(i)) < wanted.size()) wanted[size_t(shards(i))] = true;
     nb::list found;
     for (size_t i = 0; i < wanted.size(); ++i)
-        if (wanted[i] && !maps[i].is_none()) found.append(maps[i]);
+        if (wanted[i] && !files[i].is_none()) found.append(files[i]);
     return found;
 }
 
-// Converts the list of maps, indexed by shard. A shard that is not open gives null.
-std::vector<const ShardMap*> open_maps(const nb::list& maps) {
-    std::vector<const ShardMap*> open;
-    for (nb::handle map : maps)
-        open.push_back(map.is_none() ? nullptr : nb::cast<const ShardMap*>(map));
+// Converts the list of files, indexed by shard. A shard that is not open gives null.
+std::vector<const ShardFile*> open_files(const nb::list& files) {
+    std::vector<const ShardFile*> open;
+    for (nb::handle file : files)
+        open.push_back(file.is_none() ? nullptr : nb::cast<const ShardFile*>(file));
     return open;
 }
 
-// The result of read_records(). fastload/_load/records.py has the dtypes of rows and starts.
+// The result of read_records(). fastload/_store/record.py has the dtype of rows.
 struct ReadRecords {
     nb::object records;
     nb::bytes rows;
@@ -148,11 +199,11 @@ struct ReadRecords {
     nb::dict faults;         // position in the batch -> error
 };
 
-ReadRecords read_records(nb::list maps, Int64Array shards, Int64Array ids, bool check_crc) {
+ReadRecords read_records(nb::list files, Int64Array shards, Int64Array ids, bool check_crc) {
     if (shards.size() != ids.size())
         throw nb::value_error("read_records: expected as many shards as ids");
-    const std::vector<const ShardMap*> open = open_maps(maps);
-    nb::list held = hold_used_maps(maps, shards);
+    const std::vector<const ShardFile*> open = open_files(files);
+    nb::list held = hold_used_files(files, shards);
     RecordScan found;
     size_t n_rows;
     {
@@ -162,17 +213,18 @@ ReadRecords read_records(nb::list maps, Int64Array shards, Int64Array ids, bool 
     }
     nb::dict faults;
     for (auto& [place, fault] : found.faults) faults[nb::int_(place)] = nb::str(fault.c_str());
-    return {nb::cast(Records(std::move(found.records), std::move(held))), as_bytes(found.rows),
-            as_bytes(found.starts), n_rows, faults};
+    found.set->files = std::move(held);
+    return {nb::cast(Records(found.set)), as_bytes(found.rows), as_bytes(found.starts), n_rows,
+            faults};
 }
 
-// Returns the address and size of each contiguous run of samples. Holds the maps like
+// Returns descriptor, offset and size of each contiguous run of samples. Holds the files like
 // read_records().
-nb::bytes record_runs(nb::list maps, Int64Array shards, Int64Array ids) {
+nb::bytes record_runs(nb::list files, Int64Array shards, Int64Array ids) {
     if (shards.size() != ids.size())
         throw nb::value_error("record_runs: expected as many shards as ids");
-    const std::vector<const ShardMap*> open = open_maps(maps);
-    const nb::list held = hold_used_maps(maps, shards);
+    const std::vector<const ShardFile*> open = open_files(files);
+    const nb::list held = hold_used_files(files, shards);
     std::vector<ByteRun> runs;
     {
         GilRelease released;
@@ -190,27 +242,52 @@ void read_ahead(nb::handle runs) {
     std::for_each(first, first + bytes.size() / sizeof(ByteRun), request_pages);
 }
 
-nb::object find_record(nb::handle_t<ShardMap> self, uint64_t id) {
-    const ShardMap& map = *nb::inst_ptr<ShardMap>(self);
+// May wait for the disk.
+RecordPlace find_record(const ShardFile& file, uint64_t id, LeafPage& leaf) {
     std::string error;
-    RecordBytes record;
-    // May wait for the disk.
+    RecordPlace place;
     {
         GilRelease released;
-        record = map.find(id, error);
+        place = file.find(id, leaf, error);
     }
-    if (!record.bytes) throw nb::key_error(error.c_str());
-    return as_memoryview(record, nb::borrow(self));
+    if (!place.size) throw nb::key_error(error.c_str());
+    return place;
+}
+
+nb::tuple record_place(const ShardFile& file, uint64_t id) {
+    LeafPage leaf;
+    const RecordPlace place = find_record(file, id, leaf);
+    return nb::make_tuple(place.offset, place.size);
+}
+
+// Reads the record of a sample, without checks.
+nb::object read_record(const ShardFile& file, uint64_t id) {
+    LeafPage leaf;
+    const RecordPlace place = find_record(file, id, leaf);
+    std::string error;
+    nb::object result = nb::steal(PyBytes_FromStringAndSize(nullptr, Py_ssize_t(place.size)));
+    if (!result) throw nb::python_error();
+    uint8_t* bytes = reinterpret_cast<uint8_t*>(PyBytes_AS_STRING(result.ptr()));
+    if (place.bytes) {
+        std::copy_n(place.bytes, place.size, bytes);
+    } else {
+        GilRelease released;
+        file.read(place.offset, bytes, place.size, error);
+    }
+    if (!error.empty()) throw nb::key_error(error.c_str());
+    return result;
 }
 
 }  // namespace
 
 void bind_records(nb::module_& module) {
     module.attr("part_row_size") = sizeof(PartRow);
-    nb::class_<ShardMap>(module, "ShardMap")
+    nb::class_<ShardFile>(module, "ShardFile")
         .def(nb::init<int, size_t>(), nb::arg("descriptor"), nb::arg("size"))
-        .def_prop_ro("entries", &ShardMap::entries)
-        .def("find", &find_record, nb::arg("id"));
+        .def_prop_ro("entries", &ShardFile::entries)
+        .def_prop_ro("descriptor", &ShardFile::descriptor)
+        .def("find", &record_place, nb::arg("id"))
+        .def("read", &read_record, nb::arg("id"));
     nb::class_<RecordExport>(module, "_RecordExport", nb::type_slots(record_export_slots));
     nb::class_<Records>(module, "Records")
         .def("__len__", &Records::size)
@@ -222,9 +299,9 @@ void bind_records(nb::module_& module) {
         .def_ro("starts", &ReadRecords::starts)
         .def_ro("rows_per_sample", &ReadRecords::rows_per_sample)
         .def_ro("faults", &ReadRecords::faults);
-    module.def("record_runs", &record_runs, nb::arg("maps"), nb::arg("shards"), nb::arg("ids"));
+    module.def("record_runs", &record_runs, nb::arg("files"), nb::arg("shards"), nb::arg("ids"));
     module.def("read_ahead", &read_ahead, nb::arg("runs"));
-    module.def("read_records", &read_records, nb::arg("maps"), nb::arg("shards"), nb::arg("ids"),
+    module.def("read_records", &read_records, nb::arg("files"), nb::arg("shards"), nb::arg("ids"),
                nb::arg("check_crc") = true);
 }
 

@@ -1,5 +1,5 @@
-// Records as Python objects: their positions in memory-mapped shards. The maps stay open as long as
-// any of the records is referenced.
+// Records as Python objects. Their bytes are read into memory of this process before they are used,
+// so that a file that changes or shrinks meanwhile is detected and never crashes a reader.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -7,24 +7,51 @@
 #include <memory>
 #include <vector>
 
-#include "shard/shard_map.h"
+#include "shard/shard_file.h"
 
 namespace fastload {
 
+// The records of one read_records() call and the memory of their bytes.
+struct RecordSet {
+    std::vector<StoredRecord> records;
+    nanobind::object files;  // the open shards of these records
+
+    // Returns memory that lives as long as this object.
+    uint8_t* allocate(size_t size) {
+        size = (size + 15) / 16 * 16;  // aligned like the numbers in a record
+        // The rest of the current chunk stays in use.
+        if (size > kChunk / 4) return adopt(std::unique_ptr<uint8_t[]>(new uint8_t[size]));
+        if (size > left_) {
+            next_ = adopt(std::unique_ptr<uint8_t[]>(new uint8_t[kChunk]));
+            left_ = kChunk;
+        }
+        uint8_t* memory = next_;
+        next_ += size;
+        left_ -= size;
+        return memory;
+    }
+    uint8_t* adopt(std::unique_ptr<uint8_t[]> memory) {
+        chunks_.push_back(std::move(memory));
+        return chunks_.back().get();
+    }
+
+private:
+    static constexpr size_t kChunk = 64 << 10;
+    std::vector<std::unique_ptr<uint8_t[]>> chunks_;
+    uint8_t* next_ = nullptr;
+    size_t left_ = 0;
+};
+
 // The records of one batch, or of several batches that were read together. The pool reads them
-// directly. Indexing in Python creates a memoryview.
+// directly. Indexing in Python reads the rest of a record and creates a memoryview.
 class Records {
 public:
-    using All = std::vector<RecordBytes>;
-
-    Records(All all, nanobind::object maps)
-        : all_(std::make_shared<const All>(std::move(all))),
-          count_(all_->size()),
-          maps_(std::move(maps)) {}
+    explicit Records(std::shared_ptr<RecordSet> set)
+        : set_(std::move(set)), count_(set_->records.size()) {}
 
     size_t size() const { return count_; }
-    const RecordBytes& operator[](size_t place) const { return (*all_)[first_ + place]; }
-    const nanobind::object& maps() const { return maps_; }
+    StoredRecord& operator[](size_t place) const { return set_->records[first_ + place]; }
+    const std::shared_ptr<RecordSet>& set() const { return set_; }
 
     Records part(size_t first, size_t count) const {
         Records part(*this);
@@ -34,9 +61,8 @@ public:
     }
 
 private:
-    std::shared_ptr<const All> all_;
+    std::shared_ptr<RecordSet> set_;
     size_t first_ = 0, count_;
-    nanobind::object maps_;
 };
 
 }  // namespace fastload

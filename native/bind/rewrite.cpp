@@ -3,6 +3,7 @@
 #include <nanobind/stl/string.h>
 
 #include <cstring>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -58,19 +59,40 @@ OwnedRewrite rewrite(nb::handle data, int restart, bool orient, bool optimize, b
     return OwnedRewrite(*result);
 }
 
-// Returns None for a damaged or unusual JPEG. The caller's slower path then reports the error.
-std::optional<OwnedRewrite> rewrite_common(nb::handle data, int restart) {
-    BufferView bytes(data);
-    const RewrittenJpeg* result = nullptr;
+// Rewrites several JPEGs. The result for a damaged or unusual one is None; the caller's slower path
+// then reports the error.
+nb::list rewrite_common(nb::sequence data, int restart) {
+    std::vector<std::unique_ptr<BufferView>> views;
+    std::vector<JpegBytes> jpegs;
+    for (nb::handle each : data) {
+        views.push_back(std::make_unique<BufferView>(each));
+        jpegs.push_back({views.back()->data(), views.back()->size()});
+    }
+    struct Copy {
+        RewrittenJpeg result;
+        std::vector<uint8_t> bytes;
+    };
+    std::vector<std::optional<Copy>> copies(jpegs.size());
     {
         GilRelease released;
-        try {
-            result = &rewrite_jpeg(bytes.data(), bytes.size(), {restart, true, true, true});
-        } catch (const BadJpeg&) {
-        }
+        rewrite_jpegs(jpegs, {restart, true, true, true},
+                      [&](size_t number, const RewrittenJpeg* result) {
+                          if (!result || !result->common) return;
+                          Copy& copy = copies[number].emplace();
+                          copy.result = *result;
+                          copy.bytes.assign(result->bytes, result->bytes + result->size);
+                          copy.result.bytes = copy.bytes.data();
+                      });
     }
-    if (!result || !result->common) return std::nullopt;
-    return OwnedRewrite(*result);
+    nb::list results;
+    for (std::optional<Copy>& copy : copies) {
+        if (copy)
+            results.append(OwnedRewrite(copy->result));
+        else
+            results.append(nb::none());
+        copy.reset();
+    }
+    return results;
 }
 
 nb::tuple segments(nb::handle data) {

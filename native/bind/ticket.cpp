@@ -40,8 +40,12 @@ std::vector<SourceBytes> Ticket::spans(nb::handle sources) {
         records_ = nb::borrow(sources);
         const Records& records = *nb::inst_ptr<Records>(sources);
         spans.reserve(records.size());
-        for (size_t i = 0; i < records.size(); ++i)
-            spans.push_back({records[i].bytes, records[i].size, nullptr});
+        for (size_t i = 0; i < records.size(); ++i) {
+            const StoredRecord& record = records[i];
+            // A sample that was not found has no bytes.
+            spans.push_back({record.complete() ? record.bytes : nullptr,
+                             record.n_bytes ? record.size : 0, record});
+        }
         return spans;
     }
     PyObject* list =
@@ -51,7 +55,7 @@ std::vector<SourceBytes> Ticket::spans(nb::handle sources) {
     views_.add(PySequence_Fast_ITEMS(list), size_t(PySequence_Fast_GET_SIZE(list)));
     spans.reserve(views_.all().size());
     for (const Py_buffer& view : views_.all())
-        spans.push_back({static_cast<const uint8_t*>(view.buf), size_t(view.len), nullptr});
+        spans.push_back({static_cast<const uint8_t*>(view.buf), size_t(view.len)});
     return spans;
 }
 

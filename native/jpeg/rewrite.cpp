@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <new>
+#include <numeric>
 
 #include "jpeg/coefficients.h"
 #include "jpeg/image_limits.h"
@@ -71,28 +72,57 @@ public:
                 ERREXIT(common, JERR_BAD_LENGTH);
         };
     }
-    ~Rewriter() { std::free(allocated_); }
+    ~Rewriter() {
+        close();
+        std::free(allocated_);
+    }
     Rewriter(const Rewriter&) = delete;
     Rewriter& operator=(const Rewriter&) = delete;
 
-    const RewrittenJpeg& run(const uint8_t* bytes, size_t size, const RewriteOptions& options) {
+    // Parses the header. Throws BadJpeg.
+    void start(const uint8_t* bytes, size_t size, const RewriteOptions& options) {
         JpegHeader header = read_jpeg_header(bytes, size);
         check_limits(header, size);
         check_kind(header);
         errors_.reset();
         release();
         result_.index.clear();
-        DestroyGuard guard{*this};
+        is_open_ = true;
         if (!read_markers(bytes, size)) fail();
         set_frame(header, options);
-        bool flip = options.orient && can_flip(frame_, header.orientation);
-        result_.orientation = flip ? 1 : header.orientation;
+        optimize_ = options.optimize;
+        flip_ = options.orient && can_flip(frame_, header.orientation);
+        result_.orientation = flip_ ? 1 : header.orientation;
         result_.n_components = header.n_components;
         result_.common = is_common(header);
-        bool fast = options.fast && options.optimize && !flip;
-        if (!(fast && rewrite_symbols()) && !rewrite_coefficients(flip, options.optimize)) fail();
+        planned_ = options.fast && optimize_ && !flip_ && plan_scan();
+        if (!planned_) return;
+        copy_ = may_copy();
+        planned_ = start_scan();
+    }
+
+    bool can_read_together() const { return planned_ && scan_.has_more(); }
+    static void read_together(Rewriter& one, Rewriter& other) {
+        ScanReader::read_together(one.scan_, other.scan_);
+    }
+
+    // Writes the new image. Throws BadJpeg.
+    const RewrittenJpeg& complete() {
+        if (!(planned_ && rewrite_symbols()) && !rewrite_coefficients(flip_, optimize_)) fail();
         finish();
+        close();
         return result_;
+    }
+
+    // Frees what start() created; also after an exception.
+    // The libjpeg objects are created for each image, which takes a few microseconds. A reused
+    // decoder keeps the tables of the previous image, and a file without tables would be read with
+    // them. A reused encoder keeps its Huffman tables, too.
+    void close() {
+        if (!is_open_) return;
+        is_open_ = planned_ = false;
+        jpeg_destroy_decompress(&source_);
+        jpeg_destroy_compress(&target_);
     }
 
 private:
@@ -111,17 +141,6 @@ private:
         if (errors_.msg_code == JERR_OUT_OF_MEMORY) throw std::bad_alloc();
         throw BadJpeg(errors_.text);
     }
-
-    // The libjpeg objects are created for each image, which takes a few microseconds. A reused
-    // decoder keeps the tables of the previous image, and a file without tables would be read with
-    // them. A reused encoder keeps its Huffman tables, too.
-    struct DestroyGuard {
-        Rewriter& self;
-        ~DestroyGuard() {
-            jpeg_destroy_decompress(&self.source_);
-            jpeg_destroy_compress(&self.target_);
-        }
-    };
 
     bool read_markers(const uint8_t* bytes, size_t size) {
         if (setjmp(errors_.jump)) return false;
@@ -162,23 +181,67 @@ private:
     }
 
     // The fast path: converts Huffman symbols directly, for a file with one regular scan. Returns
-    // false for any other or damaged file. Nothing has been written then, and libjpeg decides.
+    // false if that is not possible, and libjpeg decides.
     bool rewrite_symbols() {
-        if (!plan_scan()) return false;
-        if (!read_symbols(source_.src->next_input_byte, source_.src->bytes_in_buffer, shape_,
-                          symbols_))
-            return false;
         HuffmanCode codes[kTables];
-        for (size_t table = 0; table < kTables; ++table)
-            if ((table % 2 == 0 || (frame_.n_components == 3 && !frame_.rgb)) &&
-                !make_optimal_code(symbols_.symbol_counts(table), codes[table]))
-                return false;
+        if (!scan_.finish() || !make_codes(codes)) return false;
+        if (copy_ && !has_ac_tables(codes)) {
+            copy_ = false;
+            if (!start_scan() || !scan_.finish() || !make_codes(codes)) return false;
+        }
         put_markers(buffer_, frame_, codes);
-        write_symbols(symbols_, codes, buffer_, result_.index);
+        if (copy_)
+            write_blocks(symbols_, codes, buffer_, result_.index);
+        else if (!write_symbols(symbols_, codes, buffer_, result_.index))
+            return false;
         buffer_.put16(0xFFD9);
         result_.bytes = buffer_.data();
         result_.size = buffer_.size();
         return true;
+    }
+
+    bool start_scan() {
+        return scan_.start(source_.src->next_input_byte, source_.src->bytes_in_buffer, shape_,
+                           symbols_,
+                           copy_ ? ScanReader::Symbols::kBlocks : ScanReader::Symbols::kTokens);
+    }
+
+    bool make_codes(HuffmanCode codes[kTables]) const {
+        for (size_t table = 0; table < kTables; ++table)
+            if ((table % 2 == 0 || (frame_.n_components == 3 && !frame_.rgb)) &&
+                !make_optimal_code(symbols_.symbol_counts(table), codes[table]))
+                return false;
+        return true;
+    }
+
+    // Whether the optimal AC tables may be those of the old file. Then the AC symbols can be copied
+    // without changing their codes. Restart markers change only DC symbols, so this is usual if the
+    // encoder of the old file optimized its tables. A table with all symbols was not optimized.
+    bool may_copy() const {
+        constexpr uint32_t kAllAcSymbols = 162;
+        constexpr size_t kMaxBytes = size_t(1) << 28;  // positions are 32-bit numbers of bits
+        if (shape_.old_interval || source_.src->bytes_in_buffer > kMaxBytes) return false;
+        for (uint32_t i = 0; i < shape_.n_components; ++i) {
+            const ScanShape::Component &here = shape_.components[i], *first = shape_.components;
+            while (first->table != here.table) ++first;
+            if (here.ac != first->ac || count_codes(*here.ac) >= kAllAcSymbols) return false;
+        }
+        return true;
+    }
+
+    bool has_ac_tables(const HuffmanCode codes[kTables]) const {
+        for (uint32_t i = 0; i < shape_.n_components; ++i) {
+            const HuffmanCode &old = *shape_.components[i].ac,
+                              &now = codes[2 + shape_.components[i].table];
+            if (!std::equal(old.lengths, old.lengths + 17, now.lengths) ||
+                !std::equal(now.symbols, now.symbols + now.n_symbols, old.symbols))
+                return false;
+        }
+        return true;
+    }
+
+    static uint32_t count_codes(const HuffmanCode& code) {
+        return std::accumulate(code.lengths + 1, code.lengths + 17, 0u);
     }
 
     bool plan_scan() {
@@ -280,20 +343,77 @@ private:
     JpegFrame frame_;
     ScanShape shape_;
     uint32_t mcus_per_row_ = 0, mcu_rows_ = 0;
+    bool is_open_ = false, planned_ = false, flip_ = false, optimize_ = false;
+    bool copy_ = false;  // AC symbols
     HuffmanCode codes_[2 * NUM_HUFF_TBLS];
     SymbolList symbols_;
+    ScanReader scan_;
     ByteBuffer buffer_;
     unsigned char* allocated_ = nullptr;  // allocated by libjpeg
     unsigned long allocated_size_ = 0;
     RewrittenJpeg result_;
 };
 
+// Two, because two scans are read at the same time.
+Rewriter* rewriters() {
+    thread_local Rewriter rewriters[2];
+    return rewriters;
+}
+
 }  // namespace
 
 const RewrittenJpeg& rewrite_jpeg(const uint8_t* bytes, size_t size,
                                   const RewriteOptions& options) {
-    thread_local Rewriter rewriter;
-    return rewriter.run(bytes, size, options);
+    Rewriter& rewriter = rewriters()[0];
+    rewriter.close();
+    rewriter.start(bytes, size, options);
+    return rewriter.complete();
+}
+
+void rewrite_jpegs(const std::vector<JpegBytes>& jpegs, const RewriteOptions& options,
+                   const std::function<void(size_t, const RewrittenJpeg*)>& each) {
+    // The largest first, so that only a small one is read alone at the end.
+    std::vector<size_t> waiting(jpegs.size());
+    std::iota(waiting.begin(), waiting.end(), size_t(0));
+    std::sort(waiting.begin(), waiting.end(),
+              [&](size_t a, size_t b) { return jpegs[a].size < jpegs[b].size; });
+    Rewriter* const lanes = rewriters();
+    size_t numbers[2];
+    bool active[2] = {};
+    const auto start = [&](int lane) {
+        numbers[lane] = waiting.back();
+        waiting.pop_back();
+        const JpegBytes& jpeg = jpegs[numbers[lane]];
+        lanes[lane].close();
+        try {
+            lanes[lane].start(jpeg.bytes, jpeg.size, options);
+            active[lane] = true;
+        } catch (const BadJpeg&) {
+            each(numbers[lane], nullptr);
+        }
+    };
+    const auto complete = [&](int lane) {
+        const RewrittenJpeg* result = nullptr;
+        try {
+            result = &lanes[lane].complete();
+        } catch (const BadJpeg&) {
+        }
+        active[lane] = false;
+        each(numbers[lane], result);
+    };
+    for (;;) {
+        for (int lane = 0; lane < 2; ++lane)
+            while (!active[lane] && !waiting.empty()) start(lane);
+        if (active[0] && active[1]) {
+            if (lanes[0].can_read_together() && lanes[1].can_read_together())
+                Rewriter::read_together(lanes[0], lanes[1]);
+            complete(lanes[0].can_read_together() ? 1 : 0);
+        } else if (active[0] || active[1]) {
+            complete(active[0] ? 0 : 1);
+        } else {
+            return;
+        }
+    }
 }
 
 }  // namespace fastload

@@ -5,6 +5,12 @@
 
 namespace fastload {
 
+void SymbolList::make_tables() {
+    if (tables) return;
+    tables = std::make_unique<Tables>();
+    list_extra_codes(tables->token_codes);
+}
+
 void SymbolList::reserve(size_t n_more_tokens) {
     if (capacity - size >= n_more_tokens) return;
     const size_t wanted = std::max(size + n_more_tokens, capacity * 2);
@@ -25,6 +31,11 @@ void SymbolList::shrink(size_t keep_bytes) {
         size = 0;
     }
     if (unstuffed.capacity() > keep_bytes) std::vector<uint8_t>().swap(unstuffed);
+    if (packed.capacity() > keep_bytes) std::vector<uint8_t>().swap(packed);
+    if (blocks.capacity() * sizeof(CopiedBlock) > keep_bytes)
+        std::vector<CopiedBlock>().swap(blocks);
+    if (turn_ends.capacity() * sizeof(uint32_t) > keep_bytes)
+        std::vector<uint32_t>().swap(turn_ends);
 }
 
 }  // namespace fastload

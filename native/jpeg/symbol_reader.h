@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 
 #include "jpeg/huffman.h"
 #include "jpeg/symbol_list.h"
@@ -25,10 +26,37 @@ struct ScanShape {
     uint32_t old_interval = 0, new_interval = 0;  // MCUs between restart markers; 0: none
 };
 
-// Reads the entropy-coded data at `data`, which must end with the end marker. Returns false for any
-// irregularity, damage or not; the caller then uses libjpeg. Blocks beyond the edge of the image
-// (MCUs are always complete) get the values that libjpeg writes: the DC of the previous block and
-// no AC. No decoder shows them.
-bool read_symbols(const uint8_t* data, size_t size, const ScanShape& shape, SymbolList& list);
+// Reads the entropy-coded data of a scan into a list. Blocks beyond the edge of the image (MCUs are
+// always complete) get the values that libjpeg writes: the DC of the previous block and no AC. No
+// decoder shows them.
+class ScanReader {
+public:
+    ScanReader();
+    ~ScanReader();
+    ScanReader(const ScanReader&) = delete;
+    ScanReader& operator=(const ScanReader&) = delete;
+
+    // kTokens: every symbol becomes part of a token. kBlocks: only DC symbols are kept, and AC
+    // symbols are found and counted, but stay in the old code. The rewrite of a photo then takes
+    // 25 % fewer instructions. It needs data without restart markers.
+    enum class Symbols { kTokens, kBlocks };
+
+    // Starts to read. The data must end with the end marker. The arguments must stay valid until
+    // finish(). Returns false for any irregularity, damage or not; the caller then uses libjpeg.
+    bool start(const uint8_t* data, size_t size, const ScanShape& shape, SymbolList& list,
+               Symbols as);
+    // Reads the rest. Returns false for any irregularity.
+    bool finish();
+
+    // Reads both scans until one of them is nearly at its end, if both become tokens or both become
+    // blocks. One scan alone waits for each table lookup.
+    static void read_together(ScanReader& one, ScanReader& other);
+    // Whether read_together() can read more of this scan.
+    bool has_more() const;
+
+private:
+    struct Impl;
+    std::unique_ptr<Impl> impl_;
+};
 
 }  // namespace fastload

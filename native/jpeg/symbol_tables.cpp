@@ -12,10 +12,7 @@ struct SymbolMeaning {
 
     SymbolMeaning(uint32_t symbol, bool dc) {
         extra_bits = dc ? symbol : symbol & 15;
-        advance = dc               ? 0
-                  : symbol == 0    ? SymbolTable::kEnd
-                  : symbol == 0xF0 ? 16
-                                   : (symbol >> 4) + 1;
+        advance = dc || symbol == 0 ? SymbolTable::kEnd : symbol == 0xF0 ? 16 : (symbol >> 4) + 1;
         valid =
             dc ? symbol <= 11 : extra_bits <= 10 && (extra_bits || symbol == 0 || symbol == 0xF0);
     }
@@ -32,13 +29,15 @@ bool is_same(const HuffmanCode& one, const HuffmanCode& other) {
 
 }  // namespace
 
-bool SymbolTable::build(const HuffmanCode& code, uint32_t new_table, uint32_t first_token) {
-    if (built_ && new_table == new_table_ && first_token == first_token_ && is_same(code, code_))
+bool SymbolTable::build(const HuffmanCode& code, uint32_t new_table, uint32_t first_number) {
+    std::fill_n(counts, size_t(1) << kLookupBits, 0u);
+    const Token first = first_number << kTailBits;
+    if (built_ && new_table == new_table_ && first == first_token && is_same(code, code_))
         return true;  // most files have the standard tables
     built_ = false;
     code_ = code;
     new_table_ = new_table;
-    first_token_ = first_token;
+    first_token = first;
     zeros_ = n_zeros_ = 0;
     std::fill_n(single_, size_t(1) << kLookupBits, uint16_t(0));
     uint32_t next = 0;
@@ -52,7 +51,8 @@ bool SymbolTable::build(const HuffmanCode& code, uint32_t new_table, uint32_t fi
         }
         limit_[length] = next;
     }
-    if (!is_dc()) join();
+    join();
+    list_tails();
     return built_ = true;
 }
 
@@ -61,59 +61,76 @@ void SymbolTable::list(uint32_t symbol, uint32_t code, uint32_t length) {
     const uint32_t first = code << (kLookupBits - length), n = 1u << (kLookupBits - length);
     std::fill_n(single_ + first, n, uint16_t(symbol | length << 8));
     if (!is_dc() && symbol == 0xF0) {
-        zeros_ = first_token_ + first;
+        zeros_ = (first_token >> kTailBits) + first;
         n_zeros_ = n;
     }
 }
 
-// Joins as many symbols as fit, at most three: their new codes, of up to 16 bits, and their extra
-// bits must fit a TokenCode. A run of 16 zeros stays alone, because it is removed before an end of
-// block.
+void SymbolTable::list_tails() {
+    uint16_t values[256];
+    uint8_t sizes[256];
+    list_codes(code_, values, sizes);
+    zeros_tail_ = zeros_and_end_tail_ = {};
+    if (!sizes[0xF0]) return;
+    zeros_tail_ = {values[0xF0], sizes[0xF0]};
+    if (sizes[0])
+        zeros_and_end_tail_ = {uint64_t(values[0xF0]) << sizes[0] | values[0],
+                               uint32_t(sizes[0xF0]) + sizes[0]};
+}
+
+// Joins as many AC symbols as fit, at most three. A run of 16 zeros stays alone, because it is
+// removed before an end of block.
 void SymbolTable::join() {
-    constexpr uint32_t kMask = (1u << kLookupBits) - 1, kMost = kLookupBits + kTailBits,
-                       kLeast = 3 * 16 + kLookupBits - kTokenCodeBits;
+    constexpr uint32_t kMask = (1u << kLookupBits) - 1, kMost = kLookupBits + kTailBits;
+    const int most = is_dc() ? 1 : 3;
     for (uint32_t i = 0; i <= kMask; ++i) {
-        uint32_t used = 0, advance = 0, codes = 0;  // `codes`: number of code bits
-        for (int n = 0; n < 3 && used < kLookupBits; ++n) {
+        uint32_t used = 0, advance = 0;
+        for (int n = 0; n < most && used < kLookupBits; ++n) {
             const uint32_t single = single_[i << used & kMask], symbol = single & 255,
                            length = single >> 8;
-            const SymbolMeaning meaning(symbol, false);
+            const SymbolMeaning meaning(symbol, is_dc());
             if (!single || used + length > kLookupBits ||
                 used + length + meaning.extra_bits > kMost || (n && symbol == 0xF0))
                 break;
-            if (n == 2 && codes + length < kLeast) break;
-            codes += length;
             used += length + meaning.extra_bits;
             advance += meaning.advance;
             if (!symbol || symbol == 0xF0) break;
         }
-        fast_[i] = uint16_t(used ? used | advance << 6 : kUnknown << 6);
+        entries[i] = make_entry(used, used ? advance : kUnknown);
     }
 }
 
-bool SymbolTable::search_long(BitReader& reader, DecodedSymbol& found) const {
-    reader.refill();
-    const uint32_t ahead = reader.peek(16), listed = single_[ahead >> (16 - kLookupBits)];
+uint32_t SymbolTable::search(uint64_t bits, DecodedSymbol& found) const {
+    const uint32_t ahead = uint32_t(bits >> 48), listed = single_[ahead >> (16 - kLookupBits)];
     uint32_t length = listed >> 8;
     if (listed) {
         found.symbol = listed & 255;
     } else {
         for (length = 1; length <= 16 && ahead >> (16 - length) >= limit_[length];) ++length;
-        if (length > 16) return false;
+        if (length > 16) return 0;
         found.symbol = code_.symbols[int32_t(ahead >> (16 - length)) + offset_[length]];
     }
     const SymbolMeaning meaning(found.symbol, is_dc());
     found.extra_bits = meaning.extra_bits;
-    found.extra = reader.peek_after(length, meaning.extra_bits);
+    found.extra = uint32_t(bits << length >> 1 >> (63 - meaning.extra_bits));
     found.advance = meaning.advance;
-    reader.drop(length + meaning.extra_bits);
-    return meaning.valid;
+    return meaning.valid ? length + meaning.extra_bits : 0;
 }
 
-// Calls each(symbol, extra bits, bits used up to its end) for every symbol that an AC lookup finds.
+// The reverse of dc_token().
+DecodedSymbol SymbolTable::dc_of_size(Token token) const {
+    const uint32_t number = (token >> kTailBits) - kSizeTokens - kSizesOfTable * new_table_,
+                   tail = low_bits(token, kTailBits);
+    if (number < kTailBits) return {number, number, tail >> (kTailBits - number), 0};
+    const uint32_t high = number - (kTailBits - 1), n = 31 - uint32_t(__builtin_clz(high)),
+                   size = kTailBits + n;
+    return {size, size, low_bits(high, n) << kTailBits | tail, 0};
+}
+
+// Calls each(symbol, extra bits, bits used up to its end) for every symbol that a lookup finds.
 template <typename Each>
 void SymbolTable::each_symbol(uint32_t looked_up, Each each) const {
-    const uint32_t last = fast_[looked_up] & 63;
+    const uint32_t last = entries[looked_up] & 255;
     for (uint32_t used = 0; used < last;) {
         const uint32_t single = single_[looked_up << used & ((1u << kLookupBits) - 1)],
                        symbol = single & 255;
@@ -122,29 +139,45 @@ void SymbolTable::each_symbol(uint32_t looked_up, Each each) const {
     }
 }
 
-void SymbolTable::count(const uint32_t* tokens, uint32_t* symbols) const {
-    uint32_t* own = symbols + 256 * new_table_;
-    for (uint32_t i = 0; i < 1u << kLookupBits; ++i)
-        if (const uint32_t n = tokens[first_token_ + i])
-            each_symbol(i, [&](uint32_t symbol, uint32_t, uint32_t) { own[symbol] += n; });
+// Calls each(bits) for every lookup that occurs. A small image has few of them.
+template <typename Each>
+void SymbolTable::each_lookup(Each each) const {
+    constexpr uint32_t kGroup = 16;
+    for (uint32_t first = 0; first < 1u << kLookupBits; first += kGroup) {
+        uint32_t any = 0;
+        for (uint32_t i = first; i < first + kGroup; ++i) any |= counts[i];
+        for (uint32_t i = first; any && i < first + kGroup; ++i)
+            if (counts[i]) each(i);
+    }
 }
 
-void SymbolTable::translate(TokenCode* token_codes) const {
+void SymbolTable::count(uint32_t* symbols) const {
+    uint32_t* own = symbols + 256 * new_table_;
+    each_lookup([&](uint32_t i) {
+        each_symbol(i, [&](uint32_t symbol, uint32_t, uint32_t) { own[symbol] += counts[i]; });
+    });
+}
+
+bool SymbolTable::translate(TokenCode* token_codes) const {
     const TokenCode* codes = token_codes + code_number(0);
-    for (uint32_t i = 0; i < 1u << kLookupBits; ++i) {
+    bool fits = true;
+    each_lookup([&](uint32_t i) {
         uint64_t value = 0;
         uint32_t length = 0, end = 0;
         each_symbol(i, [&](uint32_t symbol, uint32_t extra, uint32_t used) {
             const uint32_t beyond = used > kLookupBits ? used - kLookupBits : 0,
                            within = extra - beyond;
             const TokenCode code = codes[symbol];
-            value = (value << (code & 63) | code >> 9) << within |
+            value = (value << (code & 63) | code >> 12) << within |
                     low_bits(i >> (kLookupBits + beyond - used), within);
             length += uint32_t(code & 63) + within;
             end = beyond;
         });
-        token_codes[first_token_ + i] = make_token_code(value, length, end);
-    }
+        // Three codes of 13 or more bits in one lookup: possible, but not observed.
+        fits = fits && length + end <= kTokenCodeBits;
+        token_codes[(first_token >> kTailBits) + i] = make_token_code(value, length, end);
+    });
+    return fits;
 }
 
 void list_token_codes(const HuffmanCode codes[kTables], TokenCode* token_codes) {
@@ -155,10 +188,18 @@ void list_token_codes(const HuffmanCode codes[kTables], TokenCode* token_codes) 
         for (uint32_t symbol = 0; symbol < 256; ++symbol)
             token_codes[kCodeTokens + 256 * table + symbol] =
                 sizes[symbol] ? make_token_code(values[symbol], sizes[symbol], 0) : 0;
-        for (uint32_t size = 0; table < 2 && size <= kTailBits; ++size)
-            token_codes[kDcTokens + (kTailBits + 1) * table + size] =
-                sizes[size] ? make_token_code(values[size], sizes[size], size) : 0;
+        for (uint32_t size = 0; table < 2 && size <= kMaxDcSize; ++size) {
+            const uint32_t tail = std::min(size, kTailBits), n = size - tail;
+            TokenCode* first = token_codes + (dc_token(table, size, 0) >> kTailBits);
+            for (uint32_t high = 0; high < 1u << n; ++high)
+                first[high] = sizes[size] ? make_token_code(uint64_t(values[size]) << n | high,
+                                                            sizes[size] + n, tail)
+                                          : 0;
+        }
     }
+}
+
+void list_extra_codes(TokenCode* token_codes) {
     for (uint32_t n = 0; n < 12; ++n)
         for (uint32_t value = 0; value < 1u << n; ++value)
             token_codes[kExtraTokens + (1u << n) + value] = make_token_code(value, n, 0);

@@ -29,116 +29,163 @@ constexpr uint32_t kMaxComponents = 3;
 constexpr uint32_t kLookupBits = 10, kTailBits = 7;
 
 // Ranges of token numbers:
+//   kAcTokens, kDcTokens + kLookupBits    bits of the old file, one range per component
 //   kCodeTokens + table * 256 + symbol    a code only
-//   kDcTokens + table * 8 + size          a code and `size` bits of the tail
-//   kAcTokens + kLookupBits               bits of the old file, one range per component
+//   kSizeTokens + table * 38 + ...        a DC code and its extra bits, see dc_token()
 //   kExtraTokens + (1 << n) + value       n extra bits only
-// Tokens below kCountedTokens contain symbols.
-constexpr uint32_t kCodeTokens = 0;
-constexpr uint32_t kDcTokens = 256 * kTables;
-constexpr uint32_t kAcTokens = kDcTokens + 2 * (kTailBits + 1);
-constexpr uint32_t kCountedTokens = kAcTokens + (kMaxComponents << kLookupBits);
-constexpr uint32_t kExtraTokens = kCountedTokens;
+// Tokens below kExtraTokens contain symbols.
+constexpr uint32_t kAcTokens = 0;
+constexpr uint32_t kDcTokens = kAcTokens + (kMaxComponents << kLookupBits);
+constexpr uint32_t kCodeTokens = kDcTokens + (kMaxComponents << kLookupBits);
+constexpr uint32_t kSizeTokens = kCodeTokens + 256 * kTables;
+constexpr uint32_t kMaxDcSize = 11,
+                   kSizesOfTable = kTailBits + (2u << (kMaxDcSize - kTailBits)) - 1;
+constexpr uint32_t kExtraTokens = kSizeTokens + 2 * kSizesOfTable;
 constexpr uint32_t kAllTokens = kExtraTokens + 4096;
 static_assert(kAllTokens << kTailBits >> kTailBits == kAllTokens);
+// A token without bits, in place of one that was removed.
+constexpr Token kNoToken = (kExtraTokens + 1) << kTailBits;
 
-// The output of a token. From the top: the bits, 3 bits with the number of tail bits that follow, 6
-// bits with the total number of bits.
+// The output of a token. From the top: the bits, with zeros in place of the tail bits; 6 bits with
+// the number of tail bits that are not used; 6 bits with the total number of bits.
 using TokenCode = uint64_t;
-constexpr uint32_t kTokenCodeBits = 64 - 9;  // bits without the tail
+constexpr uint32_t kTokenCodeBits = 64 - 12;
 inline TokenCode make_token_code(uint64_t bits, uint32_t n_bits, uint32_t tail) {
-    return bits << 9 | tail << 6 | (n_bits + tail);
+    return bits << tail << 12 | (kTailBits - tail) << 6 | (n_bits + tail);
 }
 
 // A symbol with its extra bits.
 struct DecodedSymbol {
     uint32_t symbol = 0, extra_bits = 0, extra = 0;
-    uint32_t advance = 0;  // as in look_up()
+    uint32_t advance = 0;  // as in SymbolTable::Entry
 };
 
-// Returns the DC difference of `size` extra bits. A leading 0 means a negative number.
+// A DC difference: a leading 0 means a negative number.
 inline int32_t dc_difference(uint32_t size, uint32_t extra) {
     return int32_t(extra) - ((1 << size) - 1) * (extra < 1u << size >> 1);
+}
+
+// The reverse. Without branches: about every second difference is 0.
+inline uint32_t dc_size(int32_t difference) {
+    const uint32_t magnitude = uint32_t(difference < 0 ? -difference : difference);
+    return 31 - uint32_t(__builtin_clz(2 * magnitude + 1));
+}
+inline uint16_t dc_extra(int32_t difference, uint32_t size) {
+    return uint16_t(uint32_t(difference - (difference < 0)) & ((1u << size) - 1));
+}
+
+// A DC code of new table 0 or 1 with its extra bits, at most kMaxDcSize of them.
+inline Token dc_token(uint32_t new_table, uint32_t size, uint32_t extra) {
+    const uint32_t first = kSizeTokens + kSizesOfTable * new_table;
+    if (size < kTailBits) return (first + size) << kTailBits | extra << (kTailBits - size);
+    return ((first + kTailBits - 1 + (1u << (size - kTailBits))) << kTailBits) + extra;
 }
 
 // The codes of one old table whose symbols go into one new table.
 class SymbolTable {
 public:
+    // The result of a lookup. In the low byte: the bits used. Above it: the advance of the position
+    // in the block. The position is 1 before the first AC symbol, and the block ends at 64. An end
+    // of block and a DC symbol advance by kEnd more.
+    using Entry = uint16_t;
+    static constexpr Entry make_entry(uint32_t n_bits, uint32_t advance) {
+        return Entry(n_bits | advance << 8);
+    }
+    static constexpr uint32_t kEnd = 129;
+    static constexpr uint32_t kUnknown = 64;  // search() is needed; no symbols advance that far
+
     // Returns false for an invalid table by the rules of libjpeg: too many codes, a code of ones
     // only, a DC symbol above 15.
     bool build(const HuffmanCode& code, uint32_t new_table, uint32_t first_token);
 
-    // Looks up AC symbols. The lowest 6 bits of the result are the number of bits used. The bits
-    // above them are the advance of the position in the block, plus kEnd if the block ends, or
-    // kUnknown if search() is needed.
-    uint32_t look_up(uint32_t bits) const { return fast_[bits]; }
-    static constexpr uint32_t kEnd = 128, kUnknown = 512;
-
-    // Reads one DC symbol. `bits` must hold 56 bits. Returns the same as search().
-    bool find_dc(BitReader& bits, DecodedSymbol& found) const {
-        const uint32_t listed = single_[bits.peek(kLookupBits)], length = listed >> 8;
-        if (!listed) return search(bits, found);
-        found.symbol = found.extra_bits = listed & 255;
-        found.extra = bits.peek_after(length, found.extra_bits);
-        bits.drop(length + found.extra_bits);
-        return true;
+    // Reads one symbol of any length. `bits` are the next 64 bits. Returns the number of bits used,
+    // or 0 if the code does not exist or is invalid in an 8-bit file.
+    uint32_t search(uint64_t bits, DecodedSymbol& found) const;
+    // For DC tables: returns the size and the extra bits of the symbol at the start of `bits`,
+    // which must be valid.
+    DecodedSymbol dc_symbol(uint64_t bits) const {
+        const uint32_t single = single_[bits >> (64 - kLookupBits)], size = single & 255;
+        DecodedSymbol found;
+        if (__builtin_expect(!single, 0))
+            search(bits, found);
+        else
+            found = {size, size, uint32_t(bits << (single >> 8) >> 1 >> (63 - size)), 0};
+        return found;
+    }
+    // The same for a token.
+    DecodedSymbol dc_symbol(Token token) const {
+        if (!has(token)) return dc_of_size(token);
+        constexpr uint32_t kBits = kLookupBits + kTailBits;
+        const uint32_t bits = token - first_token, single = single_[bits >> kTailBits],
+                       size = single & 255;
+        return {size, size, (bits >> (kBits - (single >> 8) - size)) & ((1u << size) - 1), 0};
     }
 
-    // Reads one symbol of any length. Returns false if the code does not exist or is invalid in an
-    // 8-bit file.
-    bool search(BitReader& bits, DecodedSymbol& found) const {
-        // Only this copy has its address taken, so that the caller can keep its own in registers.
-        BitReader copy = bits;
-        DecodedSymbol answer;
-        const bool good = search_long(copy, answer);
-        bits = copy;
-        found = answer;
-        return good;
-    }
-
-    // Returns whether the token is a run of 16 zeros only. Without a branch, because it is
-    // evaluated for every block.
+    // Returns whether the token is a run of 16 zeros only.
     bool is_zeros(Token token) const {
         const uint32_t number = token >> kTailBits;
         return bool(number - zeros_ < n_zeros_) | bool(number == code_number(0xF0));
     }
-
-    Token first_token() const { return first_token_ << kTailBits; }
-    Token code_token(uint32_t symbol) const { return code_number(symbol) << kTailBits; }
-    // For DC tables: a size of at most kTailBits, with its bits.
-    Token dc_token(uint32_t size, uint32_t extra) const {
-        return (kDcTokens + (kTailBits + 1) * new_table_ + size) << kTailBits |
-               extra << (kTailBits - size);
+    // Returns false if bits do not end in a run of 16 zeros, or in one and an end of block. They
+    // may still be extra bits.
+    bool may_end_in_zeros(uint64_t bits) const {
+        return zeros_tail_.ends(bits) || zeros_and_end_tail_.ends(bits);
     }
+    // Returns whether the token is an end of block only.
+    bool is_end(Token token) const {
+        const uint32_t number = token >> kTailBits;
+        return number == code_number(0) ||
+               (has(token) && entries[number - (first_token >> kTailBits)] >> 8 == kEnd);
+    }
+    // Returns whether the token is the result of a lookup in this table.
+    bool has(Token token) const { return (token - first_token) >> kTailBits < 1u << kLookupBits; }
+    bool is_dc() const { return new_table_ < 2; }
+    uint32_t new_table() const { return new_table_; }
+    Token code_token(uint32_t symbol) const { return code_number(symbol) << kTailBits; }
 
-    // For AC tables: adds the occurrences of each symbol. `tokens` (indexed by number) and
-    // `symbols` start at token 0.
-    void count(const uint32_t* tokens, uint32_t* symbols) const;
-    // For AC tables: computes the output of its tokens from the output of the code tokens.
-    void translate(TokenCode* token_codes) const;
+    // Adds the occurrences of each symbol in `counts`. `symbols` starts at table 0.
+    void count(uint32_t* symbols) const;
+    // Computes the output of the tokens in `counts` from the output of the code tokens. Returns
+    // false if one does not fit.
+    bool translate(TokenCode* token_codes) const;
+
+    // For the reader. The entries have offset 0, so that one pointer is enough for a lookup.
+    Entry entries[1 << kLookupBits];
+    uint32_t counts[1 << kLookupBits];  // occurrences of each lookup
+    Token first_token = 0;
 
 private:
-    bool search_long(BitReader& bits, DecodedSymbol& found) const;
-    bool is_dc() const { return new_table_ < 2; }
     uint32_t code_number(uint32_t symbol) const { return kCodeTokens + 256 * new_table_ + symbol; }
+    DecodedSymbol dc_of_size(Token token) const;
     void list(uint32_t symbol, uint32_t code, uint32_t length);
+    void list_tails();
     void join();
+    template <typename Each>
+    void each_lookup(Each each) const;
     template <typename Each>
     void each_symbol(uint32_t looked_up, Each each) const;
 
-    bool built_ = false;  // built from code_ for new_table_ and first_token_
+    struct Tail {
+        uint64_t code = 1, mask = 0;  // never
+
+        Tail() = default;
+        Tail(uint64_t value, uint32_t length) : code(value), mask((uint64_t(1) << length) - 1) {}
+        bool ends(uint64_t bits) const { return (bits & mask) == code; }
+    };
+    Tail zeros_tail_, zeros_and_end_tail_;
+    bool built_ = false;  // built from code_ for new_table_ and first_token
     HuffmanCode code_;
-    uint32_t new_table_ = 0, first_token_ = 0, zeros_ = 0, n_zeros_ = 0;
+    uint32_t new_table_ = 0, zeros_ = 0, n_zeros_ = 0;
     int32_t offset_[17];  // index of a symbol - its code, by code length
     uint32_t limit_[17];  // codes of this length are below it
     // The next symbol, and above it the length of its code. 0: a longer code, or one that search()
     // rejects.
     uint16_t single_[1 << kLookupBits];
-    uint16_t fast_[1 << kLookupBits];
 };
 
-// Computes the output of the remaining tokens: codes (`codes` by new table), DC sizes and extra
-// bits.
+// Computes the output of the remaining tokens: codes (`codes` by new table) and DC sizes.
 void list_token_codes(const HuffmanCode codes[kTables], TokenCode* token_codes);
+// Computes the output of the extra bits, which is always the same.
+void list_extra_codes(TokenCode* token_codes);
 
 }  // namespace fastload

@@ -1,4 +1,4 @@
-// Writes tokens as entropy-coded data.
+// Writes tokens or blocks as entropy-coded data.
 #pragma once
 
 #include <cstdint>
@@ -10,9 +10,14 @@
 
 namespace fastload {
 
-// Appends the symbols that read_symbols() found to `out`, with new codes and restart markers.
-// `index` receives the offset in `out` of each segment and of the end.
-void write_symbols(SymbolList& list, const HuffmanCode codes[kTables], ByteBuffer& out,
+// Appends the symbols that ScanReader found to `out`, with new codes and restart markers.
+// `index` receives the offset in `out` of each segment and of the end. Returns false, before
+// anything is written, if a token does not fit.
+bool write_symbols(SymbolList& list, const HuffmanCode codes[kTables], ByteBuffer& out,
                    std::vector<uint32_t>& index);
+
+// The same for blocks. The AC codes must be those of the old file.
+void write_blocks(SymbolList& list, const HuffmanCode codes[kTables], ByteBuffer& out,
+                  std::vector<uint32_t>& index);
 
 }  // namespace fastload

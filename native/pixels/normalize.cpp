@@ -15,7 +15,11 @@ uint32_t bits_of(float value) {
 }  // namespace
 
 NormalizeTable::NormalizeTable(const BatchOutput& output)
-    : table_(size_t(256) * size_t(output.channels)), patterns_(size_t(output.channels)) {
+    : dtype_(output.dtype),
+      table_(size_t(256) * size_t(output.channels)),
+      fill_(size_t(output.channels)),
+      patterns_(size_t(output.channels)) {
+    const int step = output.bits == 16 ? 257 : 1;  // white is 65535 = 257 * 255
     for (int i = 0; i < 24; ++i) {
         interleaved_.mean[i] = output.mean[i % 3];
         interleaved_.std[i] = output.std[i % 3];
@@ -24,15 +28,33 @@ NormalizeTable::NormalizeTable(const BatchOutput& output)
         Pattern& pattern = patterns_[size_t(channel)];
         std::fill(std::begin(pattern.mean), std::end(pattern.mean), output.mean[channel]);
         std::fill(std::begin(pattern.std), std::end(pattern.std), output.std[channel]);
-        for (int pixel = 0; pixel < 256; ++pixel) {
-            float value = (float(pixel) - output.mean[channel]) / output.std[channel];
-            uint32_t& entry = table_[size_t(256 * channel + pixel)];
-            if (output.dtype == Dtype::kFloat16)
-                entry = detail::to_float16(value);
-            else if (output.dtype == Dtype::kBfloat16)
-                entry = detail::to_bfloat16(value);
-            else
-                entry = bits_of(value);
+        for (int pixel = 0; pixel < 256; ++pixel)
+            table_[size_t(256 * channel + pixel)] = item(float(step * pixel), channel);
+        fill_[size_t(channel)] = item(output.fill[channel], channel);
+    }
+}
+
+uint32_t NormalizeTable::item(float pixel, int channel) const {
+    if (dtype_ == Dtype::kUint16) return uint32_t(pixel);
+    const Pattern& pattern = patterns_[size_t(channel)];
+    const float value = (pixel - pattern.mean[0]) / pattern.std[0];
+    if (dtype_ == Dtype::kFloat16) return detail::to_float16(value);
+    if (dtype_ == Dtype::kBfloat16) return detail::to_bfloat16(value);
+    return bits_of(value);
+}
+
+void NormalizeTable::write_wide(const uint16_t* pixels, int step, int n, int channel, uint8_t* to,
+                                ptrdiff_t stride) const {
+    const float mean = patterns_[size_t(channel)].mean[0], std = patterns_[size_t(channel)].std[0];
+    for (int i = 0; i < n; ++i, pixels += step, to += stride) {
+        if (dtype_ == Dtype::kUint16) {
+            std::memcpy(to, pixels, 2);
+        } else if (dtype_ == Dtype::kFloat32) {
+            const float value = (float(*pixels) - mean) / std;
+            std::memcpy(to, &value, 4);
+        } else {
+            const uint16_t half = uint16_t(item(*pixels, channel));
+            std::memcpy(to, &half, 2);
         }
     }
 }

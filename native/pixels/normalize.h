@@ -21,13 +21,23 @@ public:
     static constexpr int kInterleaved = -1;
 
     explicit NormalizeTable(const BatchOutput& output);
+    // The item of each 8-bit pixel value.
     const uint32_t* values(int channel) const { return table_.data() + 256 * channel; }
+    // The item of the fill color.
+    uint32_t fill(int channel) const { return fill_[size_t(channel)]; }
+    // Writes n pixels of 16 bits, `step` values apart, to items `stride` bytes apart.
+    void write_wide(const uint16_t* pixels, int step, int n, int channel, uint8_t* to,
+                    ptrdiff_t stride) const;
     const Pattern& pattern(int channel) const {
         return channel == kInterleaved ? interleaved_ : patterns_[size_t(channel)];
     }
 
 private:
+    uint32_t item(float pixel, int channel) const;
+
+    Dtype dtype_;
     std::vector<uint32_t> table_;  // the bits of the value, in the low half for 16-bit dtypes
+    std::vector<uint32_t> fill_;
     std::vector<Pattern> patterns_;
     Pattern interleaved_{};
 };

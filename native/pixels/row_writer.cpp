@@ -18,6 +18,12 @@ void look_up(const uint8_t* row, int step, const uint32_t* values, uint8_t* to, 
     }
 }
 
+// The weights of libjpeg and Pillow. The sum of 16-bit pixels fits 32 bits.
+template <typename Pixel>
+Pixel luma(const Pixel* rgb) {
+    return Pixel((19595u * rgb[0] + 38470u * rgb[1] + 7471u * rgb[2] + 32768u) >> 16);
+}
+
 void split3(const uint8_t* row, uint8_t* const planes[3], size_t n, [[maybe_unused]] bool vector) {
 #ifdef FASTLOAD_X86
     if (vector) return detail::split3_avx2(row, planes[0], planes[1], planes[2], n);
@@ -29,14 +35,13 @@ void split3(const uint8_t* row, uint8_t* const planes[3], size_t n, [[maybe_unus
 void fill_rectangle(const BatchOutput& output, const NormalizeTable* table, uint8_t* slot,
                     ptrdiff_t left, ptrdiff_t right, ptrdiff_t top, ptrdiff_t bottom) {
     for (int channel = 0; channel < output.channels; ++channel) {
-        const uint8_t pixel = output.fill[channel];
-        const uint32_t item = table ? table->values(channel)[pixel] : pixel;
+        const uint32_t item = table ? table->fill(channel) : output.fill[channel];
         const size_t size = output.item_size();
         for (ptrdiff_t y = top; y < bottom; ++y) {
             uint8_t* to = slot + y * output.row_stride + left * output.pixel_stride +
                           channel * output.channel_stride;
             if (size == 1 && output.pixel_stride == 1) {
-                std::memset(to, pixel, size_t(std::max<ptrdiff_t>(right - left, 0)));
+                std::memset(to, int(item), size_t(std::max<ptrdiff_t>(right - left, 0)));
                 continue;
             }
             for (ptrdiff_t x = left; x < right; ++x, to += output.pixel_stride) {
@@ -65,7 +70,7 @@ void RowWriter::begin(const BatchOutput& output, const NormalizeTable* table, in
     height_ = height;
     channels_ = channels;
     swap_ = swap_red_blue && channels == 3;
-    vector_ = use_avx2();
+    vector_ = use_avx2() && output.bits == 8;
     const auto item = ptrdiff_t(output.item_size());
     contiguous_planes_ = output.pixel_stride == item;
     contiguous_pixels_ =
@@ -79,12 +84,11 @@ void RowWriter::write(int y, const uint8_t* row) {
         std::memcpy(place(y, 0), row, size_t(width_) * size_t(channels_));
         return;
     }
-    if (channels_ == 3 && output_->channels == 1) {  // weights of libjpeg and Pillow
+    if (channels_ == 3 && output_->channels == 1) {
         gray_.resize(size_t(width_));
         for (int i = 0; i < width_; ++i) {
             const uint8_t* pixel = row + 3 * i;
-            gray_[size_t(i)] =
-                uint8_t((19595 * pixel[0] + 38470 * pixel[1] + 7471 * pixel[2] + 32768) >> 16);
+            gray_[size_t(i)] = luma(pixel);
         }
         write_plane(place(y, 0), gray_.data(), 1, 0);
         return;
@@ -112,6 +116,27 @@ void RowWriter::write(int y, const uint8_t* row) {
             write_plane(place(y, channel), row + from, channels_, channel);
         else
             write_plane(place(y, channel), zeros(size_t(width_)), 1, channel);
+    }
+}
+
+void RowWriter::write_wide(int y, const uint16_t* row) {
+    if (output_->bits == 8) {  // the upper byte, as torchvision and Pillow convert
+        narrow_.resize(size_t(width_) * size_t(channels_));
+        for (size_t i = 0; i < narrow_.size(); ++i) narrow_[i] = uint8_t(row[i] >> 8);
+        write(y, narrow_.data());
+        return;
+    }
+    int step = channels_;
+    if (channels_ == 3 && output_->channels == 1) {
+        wide_gray_.resize(size_t(width_));
+        for (int i = 0; i < width_; ++i) wide_gray_[size_t(i)] = luma(row + 3 * i);
+        row = wide_gray_.data();
+        step = 1;
+    }
+    for (int channel = 0; channel < output_->channels; ++channel) {
+        const int from = step == 1 ? 0 : swap_ ? 2 - channel : channel;
+        table_->write_wide(row + from, step, width_, channel, place(y, channel),
+                           output_->pixel_stride);
     }
 }
 
@@ -148,6 +173,7 @@ void RowWriter::write_plane(uint8_t* to, const uint8_t* row, int step, int chann
         case Dtype::kFloat32:
             look_up<uint32_t>(row, step, table_->values(channel), to, stride, width_);
             break;
+        case Dtype::kUint16:
         case Dtype::kFloat16:
         case Dtype::kBfloat16:
             look_up<uint16_t>(row, step, table_->values(channel), to, stride, width_);

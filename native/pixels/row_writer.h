@@ -1,5 +1,5 @@
-// Writes finished rows of pixels to a batch: any strides, interleaved or planar, uint8 or
-// normalized floating point. Fills letterbox borders.
+// Writes finished rows of pixels to a batch: any strides, interleaved or planar, uint8,
+// uint16 or normalized floating point. Fills letterbox borders.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@ namespace fastload {
 // Writes the rows of one sample into its slot, at (left, top) of the canvas.
 class RowWriter {
 public:
-    // `table` is required for floating point only. `channels` is the number of channels of the
+    // `table` is null for uint8 only. `channels` is the number of channels of the
     // rows: 1 channel is repeated, and 3 channels become gray if the output has 1. With
     // Color::kStored, channels are the bytes of numbers, and missing bytes are zero.
     void begin(const BatchOutput& output, const NormalizeTable* table, int64_t slot, int left,
@@ -22,6 +22,7 @@ public:
     // Returns the address for writing row y in place, or null.
     uint8_t* direct(int y) const { return direct_ ? place(y, 0) : nullptr; }
     void write(int y, const uint8_t* row);
+    void write_wide(int y, const uint16_t* row);  // pixels of 16 bits
     void write_rows(int y, const uint8_t* rows, ptrdiff_t stride, int n);
     // Fills the area that the rows do not cover.
     void fill_borders();
@@ -46,7 +47,8 @@ private:
     bool swap_ = false, direct_ = false, vector_ = false;
     // Whether the items of a channel, and of a pixel, are contiguous.
     bool contiguous_planes_ = false, contiguous_pixels_ = false;
-    std::vector<uint8_t> gray_, zeros_, split_;
+    std::vector<uint8_t> gray_, zeros_, split_, narrow_;
+    std::vector<uint16_t> wide_gray_;
 };
 
 namespace detail {

@@ -30,6 +30,7 @@ double triangle_below(double x) {
 int alignment_of(TapTables tables) {
     switch (tables) {
         case TapTables::kNone:
+        case TapTables::kWide:
             return 1;
         case TapTables::kEights:
             return 8;
@@ -43,8 +44,8 @@ int alignment_of(TapTables tables) {
     return 1;
 }
 
-int32_t to_fixed_point(double weight) {
-    return int32_t(weight * (1 << kWeightBits) + (weight < 0.0 ? -0.5 : 0.5));
+int32_t to_fixed_point(double weight, int bits) {
+    return int32_t(weight * (1 << bits) + (weight < 0.0 ? -0.5 : 0.5));
 }
 
 }  // namespace
@@ -68,12 +69,13 @@ void Taps::make(int in_size, double begin, double end, int out_size, Filter filt
     if (filter == Filter::kAntialias)
         make_antialias(begin, end, scaled);
     else if (filter == Filter::kBilinear)
-        make_bilinear();
+        make_bilinear(requested == TapTables::kWide);
     else
         make_nearest();
     width = *std::max_element(counts_.begin(), counts_.end());
     coarse = scaled && filter == Filter::kAntialias && width <= kMaxCoarseTaps;
-    pack(reversed, alignment_of(requested));
+    pack(reversed, alignment_of(requested),
+         requested == TapTables::kWide ? kWideWeightBits : kWeightBits);
     if (coarse) round_coarse();
     make_tap_tables(*this, requested);
     std::copy(key, key + 8, key_);
@@ -117,13 +119,15 @@ void Taps::make_antialias(double begin, double end, bool scaled) {
     }
 }
 
-void Taps::make_bilinear() {
+// OpenCV computes positions of 8-bit pixels in float, whose error is visible in 16-bit pixels.
+void Taps::make_bilinear(bool wide) {
     const double scale = 1.0 / (double(out) / in);
     double* value = reserve_values(2);
     for (int i = 0; i < out; ++i) {
-        float position = float((i + 0.5) * scale - 0.5);
+        double position = (i + 0.5) * scale - 0.5;
+        if (!wide) position = float(position);
         int start = int(std::floor(position));
-        double part = position - float(start);
+        double part = position - start;
         if (start < 0) start = 0, part = 0.0;
         if (start >= in - 1) start = in - 1, part = 0.0;
         starts_[size_t(i)] = start;
@@ -142,7 +146,7 @@ void Taps::make_nearest() {
     }
 }
 
-void Taps::pack(bool reversed, int align) {
+void Taps::pack(bool reversed, int align, int bits) {
     width = (width + align - 1) / align * align;
     first.resize(size_t(out));
     weights.assign(size_t(out) * size_t(width), 0);
@@ -152,7 +156,7 @@ void Taps::pack(bool reversed, int align) {
         const int start = std::max(0, std::min(starts_[size_t(i)], in - width));
         int32_t* to = &weights[place * size_t(width)] + (starts_[size_t(i)] - start);
         first[place] = start;
-        for (int j = 0; j < counts_[size_t(i)]; ++j) to[j] = to_fixed_point(*value++);
+        for (int j = 0; j < counts_[size_t(i)]; ++j) to[j] = to_fixed_point(*value++, bits);
     }
 }
 

@@ -17,6 +17,8 @@ enum class Filter : uint8_t {
 
 // fixed-point bits as in Pillow: 32 bits - 8 of the pixel - 2 spare
 constexpr int kWeightBits = 22;
+// The same for 16-bit pixels, whose sums have 64 bits.
+constexpr int kWideWeightBits = 30;
 // Low bits of a weight that is split in two. The upper part is then at most 64.
 constexpr int kLowBits = 16;
 constexpr int kCoarseBits = 11;     // low bits of a coarse weight that are 0
@@ -31,6 +33,7 @@ enum class TapTables : uint8_t {
     kQuads,        // digits
     // Digits and lanes: for columns of three channels. Very wide steps use kPairColumns instead.
     kQuadColumns,
+    kWide,  // none, but the weights have kWideWeightBits: for 16-bit pixels
 };
 
 // How kPairColumns read their input: windows of 16 bytes, each for up to four sums.
@@ -88,9 +91,9 @@ struct Taps {
 private:
     double* reserve_values(int max_count);
     void make_antialias(double begin, double end, bool scaled);
-    void make_bilinear();
+    void make_bilinear(bool wide);
     void make_nearest();
-    void pack(bool reversed, int align);
+    void pack(bool reversed, int align, int bits);
     void round_coarse();
 
     double key_[8] = {};          // arguments of the last make(): batches often repeat them

@@ -39,9 +39,17 @@ DecodeBatch::DecodeBatch(std::vector<DecodeRequest> requests, std::vector<Source
       statuses_(requests_.size(), SampleStatus::kCancelled),
       times_(requests_.size()),
       claim_size_(claim_size(requests_)) {
-    verified_ = std::vector<std::atomic<bool>>(sources_.size());
-    for (size_t i = 0; i < sources_.size(); ++i) sources_[i].verified = &verified_[i];
+    verified_ = std::vector<std::atomic<const uint8_t*>>(sources_.size());
+    for (size_t i = 0; i < sources_.size(); ++i) {
+        sources_[i].verified = &verified_[i];
+        sources_[i].shared = requests_.size() > sources_.size();
+    }
     if (output_.dtype != Dtype::kUint8) table_ = std::make_unique<NormalizeTable>(output_);
+}
+
+DecodeBatch::~DecodeBatch() {
+    for (size_t i = 0; i < sources_.size(); ++i)
+        if (!sources_[i].bytes) delete[] verified_[i].load(std::memory_order_relaxed);
 }
 
 void DecodeBatch::load(size_t i, SampleLoader& loader) {

@@ -40,6 +40,7 @@ class DecodeBatch {
 public:
     DecodeBatch(std::vector<DecodeRequest> requests, std::vector<SourceBytes> sources,
                 const BatchOutput& output);
+    ~DecodeBatch();
 
     size_t size() const { return requests_.size(); }
     bool done() const { return finished_.load(std::memory_order_acquire) == size(); }
@@ -75,7 +76,7 @@ private:
 
     std::vector<DecodeRequest> requests_;
     std::vector<SourceBytes> sources_;
-    std::vector<std::atomic<bool>> verified_;
+    std::vector<std::atomic<const uint8_t*>> verified_;  // by source
     BatchOutput output_;
     std::unique_ptr<NormalizeTable> table_;
     std::vector<SampleStatus> statuses_;

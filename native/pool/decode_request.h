@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "shard/shard_file.h"
+
 namespace fastload {
 
 enum class RequestCodec : uint8_t { kJpeg = 0, kRaw = 1 };
@@ -33,7 +35,7 @@ struct DecodeRequest {
     int32_t pad_left = 0, pad_top = 0;
     int32_t raw_w = 0, raw_h = 0;  // raw images: stored size
     uint8_t codec = 0;
-    // raw images: 8 bits; also 16 or 32 with the filter nearest
+    // raw images: 8 or 16 bits; masks: also 32, with the filter nearest
     uint8_t raw_channels = 0, raw_bits = 0;
     uint8_t orientation = 1;  // EXIF orientation to apply, 1..8
     uint8_t flip = 0;
@@ -47,15 +49,22 @@ using StageTimes = std::array<uint32_t, kStages>;  // nanoseconds
 
 // Encoded bytes of one or more samples: a record or a file.
 struct SourceBytes {
-    const uint8_t* bytes = nullptr;
+    const uint8_t* bytes = nullptr;  // null: `stored` must be read first
     size_t size = 0;
-    // Set after the checksum was verified, because one record may hold several images. Two threads
-    // may verify it at the same time.
-    std::atomic<bool>* verified = nullptr;
+    StoredRecord stored{};
+    // The bytes after their checksum was verified, because one record may hold several images. Two
+    // threads may verify it at the same time.
+    std::atomic<const uint8_t*>* verified = nullptr;
+    bool shared = false;  // several samples of the batch use it
 
-    bool is_verified() const { return verified && verified->load(std::memory_order_relaxed); }
-    void set_verified() const {
-        if (verified) verified->store(true, std::memory_order_relaxed);
+    const uint8_t* verified_bytes() const {
+        return verified ? verified->load(std::memory_order_acquire) : nullptr;
+    }
+    // Returns false if another thread was first.
+    bool set_verified(const uint8_t* checked) const {
+        const uint8_t* none = nullptr;
+        return verified &&
+               verified->compare_exchange_strong(none, checked, std::memory_order_acq_rel);
     }
 };
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <memory>
 #include <new>
 #include <utility>
 
@@ -72,12 +73,37 @@ void SampleLoader::tick(Stage stage) {
 }
 
 void SampleLoader::trim() {
-    if (strip_.capacity() + cut_.capacity() + whole_.capacity() + rotated_.capacity() +
-            resizer_.memory() <=
+    if (record_.capacity() + strip_.capacity() + cut_.capacity() + whole_.capacity() +
+            rotated_.capacity() + resizer_.memory() + wide_resizer_.memory() <=
         kKeepBytes)
         return;
-    for (auto* buffer : {&strip_, &cut_, &whole_, &rotated_}) std::vector<uint8_t>().swap(*buffer);
+    for (auto* buffer : {&record_, &strip_, &cut_, &whole_, &rotated_})
+        std::vector<uint8_t>().swap(*buffer);
     resizer_.release_memory();
+    wide_resizer_.release_memory();
+}
+
+// Returns the bytes of the source, verified if they are a record. Returns null with the reason in
+// error_ if they are damaged. What is decoded is what was verified: the bytes of a record are in
+// memory that only this process writes.
+const uint8_t* SampleLoader::read_source(const SourceBytes& source, bool check) {
+    if (const uint8_t* verified = source.verified_bytes()) return verified;
+    if (source.bytes || !source.stored.file) {
+        if (!check) return source.bytes;
+        error_ = check_record({source.bytes, source.size});
+        if (!error_.empty()) return nullptr;
+        source.set_verified(source.bytes);
+    } else if (source.shared) {
+        std::unique_ptr<uint8_t[]> copy(new uint8_t[source.size]);
+        error_ = read_checked(source.stored, copy.get());
+        if (!error_.empty()) return nullptr;
+        if (source.set_verified(copy.get())) copy.release();  // the batch deletes it
+    } else {
+        uint8_t* bytes = grow(record_, source.size);
+        error_ = read_checked(source.stored, bytes);
+        return error_.empty() ? bytes : nullptr;
+    }
+    return source.verified_bytes();
 }
 
 SampleStatus SampleLoader::run(const DecodeRequest& original, const SourceBytes& source,
@@ -85,10 +111,10 @@ SampleStatus SampleLoader::run(const DecodeRequest& original, const SourceBytes&
                                int64_t slot) {
     DecodeRequest request = original;
     if (!request.size && request.offset <= source.size) request.size = source.size - request.offset;
-    if (request.check && !source.is_verified()) {
-        std::string fault = check_record({source.bytes, source.size});
-        if (!fault.empty()) return refuse(SampleStatus::kCorrupt, std::move(fault));
-        source.set_verified();
+    const uint8_t* bytes = nullptr;
+    if (source.size || request.check) {
+        bytes = read_source(source, request.check);
+        if (!bytes) return SampleStatus::kCorrupt;
         tick(kRead);
     }
     if (request.size > source.size || request.offset > source.size - request.size ||
@@ -111,13 +137,14 @@ SampleStatus SampleLoader::run(const DecodeRequest& original, const SourceBytes&
         return refuse(SampleStatus::kBadRequest,
                       "filter " + text(request.filter) + ": expected 0 to 2");
     SamplePlan plan{request, output, table, slot};
-    if (request.codec == uint8_t(RequestCodec::kJpeg)) return load_jpeg(request, source, plan);
-    if (request.codec == uint8_t(RequestCodec::kRaw)) return load_raw(request, source, plan);
+    if (request.codec == uint8_t(RequestCodec::kJpeg)) return load_jpeg(request, bytes, plan);
+    if (request.codec == uint8_t(RequestCodec::kRaw)) return load_raw(request, bytes, plan);
     return refuse(SampleStatus::kBadRequest, "unknown codec " + text(request.codec));
 }
 
-// Sets up resizing and writing. In oriented samples the pixels handed in are already upright.
-void SampleLoader::begin_output(SamplePlan& plan, int channels) {
+// Sets up writing, and returns how to resize. In oriented samples the pixels handed in are already
+// upright.
+ResizeJob SampleLoader::begin_output(SamplePlan& plan) {
     const DecodeRequest& request = plan.request;
     const double d = plan.denominator;
     Rectangle box{plan.roi.x0 / d - plan.x0, plan.roi.y0 / d - plan.y0, plan.roi.x1 / d - plan.x0,
@@ -129,22 +156,22 @@ void SampleLoader::begin_output(SamplePlan& plan, int channels) {
         box = to_upright(box, request.orientation, job.in_w, job.in_h);
         if (swaps_sides(request.orientation)) std::swap(job.in_w, job.in_h);
     }
-    job.channels = channels;
+    job.channels = plan.channels;
     job.x0 = box.x0, job.y0 = box.y0, job.x1 = box.x1, job.y1 = box.y1;
     job.out_w = request.out_w;
     job.out_h = request.out_h;
     job.filter = Filter(request.filter);
     job.flip = request.flip != 0;
     job.scaled = plan.denominator > 1;
-    resizer_.begin(job);
     writer_.begin(plan.output, plan.table, plan.slot, request.pad_left, request.pad_top,
-                  request.out_w, request.out_h, channels, plan.swap_red_blue);
+                  request.out_w, request.out_h, plan.channels, plan.swap_red_blue);
     writer_.fill_borders();
+    return job;
 }
 
-SampleStatus SampleLoader::load_jpeg(const DecodeRequest& request, const SourceBytes& source,
+SampleStatus SampleLoader::load_jpeg(const DecodeRequest& request, const uint8_t* source,
                                      SamplePlan& plan) {
-    const uint8_t* bytes = source.bytes + request.offset;
+    const uint8_t* bytes = source + request.offset;
     size_t size = size_t(request.size);
     const auto outside = [&](int w, int h) {
         return refuse(SampleStatus::kBadRequest,
@@ -160,7 +187,7 @@ SampleStatus SampleLoader::load_jpeg(const DecodeRequest& request, const SourceB
         const Roi roi{uint32_t(plan.roi.x0), uint32_t(plan.roi.y0),
                       uint32_t(plan.roi.x1 - plan.roi.x0), uint32_t(plan.roi.y1 - plan.roi.y0)};
         uint32_t left = 0, top = 0;
-        if (cut_jpeg(bytes, size, source.bytes + request.index_offset, request.index_count,
+        if (cut_jpeg(bytes, size, source + request.index_offset, request.index_count,
                      request.interval, roi, uint32_t(plan.denominator), cut_, left, top)) {
             bytes = cut_.data();
             size = cut_.size();
@@ -211,7 +238,7 @@ SampleStatus SampleLoader::decode_jpeg(SamplePlan& plan, bool libjpeg_only) {
 }
 
 SampleStatus SampleLoader::stream_jpeg(SamplePlan& plan) {
-    begin_output(plan, plan.channels);
+    resizer_.begin(begin_output(plan));
     tick(kFinish);
     if (resizer_.is_identity() && writer_.direct(0) && decoder_.columns() == plan.columns()) {
         if (!decoder_.read(writer_.direct(0), plan.output.row_stride, plan.rows()) ||
@@ -246,7 +273,7 @@ SampleStatus SampleLoader::stream_oriented(SamplePlan& plan) {
     return stream_raw(plan, whole + decoder_.left() * plan.channels, ptrdiff_t(stride));
 }
 
-SampleStatus SampleLoader::load_raw(const DecodeRequest& request, const SourceBytes& source,
+SampleStatus SampleLoader::load_raw(const DecodeRequest& request, const uint8_t* source,
                                     SamplePlan& plan) {
     const uint64_t w = uint64_t(std::max(request.raw_w, 0)),
                    h = uint64_t(std::max(request.raw_h, 0));
@@ -259,26 +286,26 @@ SampleStatus SampleLoader::load_raw(const DecodeRequest& request, const SourceBy
                           text(request.raw_channels) + " channels, " + text(request.raw_bits) +
                           " bits: expected sides up to " + text(MAX_SIDE) +
                           ", 1 to 4 channels, 8, 16 or 32 bits");
-    // Bytes of 16- and 32-bit values are moved like channels.
-    plan.channels = request.raw_channels * request.raw_bits / 8;
-    if (w * h * uint64_t(plan.channels) != request.size)
+    const bool stored = plan.output.color == Color::kStored;
+    plan.wide = request.raw_bits == 16 && !stored;
+    // Bytes of a mask's values are moved like channels.
+    plan.channels = plan.wide ? request.raw_channels : request.raw_channels * request.raw_bits / 8;
+    if (w * h * uint64_t(plan.pixel_bytes()) != request.size)
         return refuse(SampleStatus::kBadImage,
                       "raw image of " + text(request.raw_w, request.raw_h) + ": " +
                           text(int64_t(request.size)) + " bytes, expected " +
-                          text(int64_t(w * h) * plan.channels));
-    if (request.raw_bits != 8 && request.filter != uint8_t(Filter::kNearest))
+                          text(int64_t(w * h) * plan.pixel_bytes()));
+    if (stored && request.raw_bits != 8 && request.filter != uint8_t(Filter::kNearest))
         return refuse(SampleStatus::kBadRequest,
-                      "raw images of " + text(request.raw_bits) +
+                      "masks of " + text(request.raw_bits) +
                           " bits can only be resized with the filter 'nearest'");
-    const bool stored = plan.output.color == Color::kStored;
     const bool same = plan.channels == plan.output.channels,
-               widened =
-                   stored && request.raw_channels == 1 && plan.channels < plan.output.channels;
-    const bool color =
-        request.raw_bits == 8 && (plan.channels == 1 || plan.channels == 3) && !stored;
-    if (!same && !widened && !color)
-        return refuse(SampleStatus::kBadRequest, "raw image has " + text(plan.channels) +
-                                                     " bytes per pixel, but the output has " +
+               widened = request.raw_channels == 1 && plan.channels < plan.output.channels,
+               color = request.raw_bits <= 16 && (plan.channels == 1 || plan.channels == 3);
+    if (stored ? !same && !widened : !color)
+        return refuse(SampleStatus::kBadRequest, "raw image has " + text(request.raw_channels) +
+                                                     " channels of " + text(request.raw_bits) +
+                                                     " bits, but the output has " +
                                                      text(plan.output.channels) + " channels");
     if (!plan.set_size(int(w), int(h)))
         return refuse(SampleStatus::kBadRequest,
@@ -287,22 +314,29 @@ SampleStatus SampleLoader::load_raw(const DecodeRequest& request, const SourceBy
                           text(request.raw_w, request.raw_h) + " pixels");
     plan.choose_pixels();
     plan.swap_red_blue = plan.output.color == Color::kBgr;
-    const ptrdiff_t stride = ptrdiff_t(w) * plan.channels;
+    const ptrdiff_t stride = ptrdiff_t(w) * plan.pixel_bytes();
     return stream_raw(
-        plan, source.bytes + request.offset + plan.y0 * stride + plan.x0 * plan.channels, stride);
+        plan, source + request.offset + plan.y0 * stride + plan.x0 * plan.pixel_bytes(), stride);
 }
 
 SampleStatus SampleLoader::stream_raw(SamplePlan& plan, const uint8_t* pixels, ptrdiff_t stride) {
-    begin_output(plan, plan.channels);
+    const ResizeJob job = begin_output(plan);
+    const int pixel_bytes = plan.pixel_bytes();
     int w = plan.columns(), h = plan.rows();
     if (plan.oriented()) {
-        uint8_t* rotated = grow(rotated_, size_t(w) * size_t(h) * size_t(plan.channels));
-        rotate_upright(pixels, stride, w, h, plan.channels, plan.request.orientation, rotated);
+        uint8_t* rotated = grow(rotated_, size_t(w) * size_t(h) * size_t(pixel_bytes));
+        rotate_upright(pixels, stride, w, h, pixel_bytes, plan.request.orientation, rotated);
         if (swaps_sides(plan.request.orientation)) std::swap(w, h);
         pixels = rotated;
-        stride = ptrdiff_t(w) * plan.channels;
+        stride = ptrdiff_t(w) * pixel_bytes;
     }
     tick(kFinish);
+    if (plan.wide) {
+        wide_resizer_.run(job, pixels, stride, writer_);
+        tick(kResize);
+        return SampleStatus::kOk;
+    }
+    resizer_.begin(job);
     if (resizer_.is_identity() || plan.request.filter == uint8_t(Filter::kNearest)) {
         resizer_.push(pixels, stride, h, writer_);
         tick(kResize);

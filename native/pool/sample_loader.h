@@ -1,4 +1,5 @@
-// Loads one sample, from encoded bytes to finished pixels in the output: verify -> cut -> decode ->
+// Loads one sample, from encoded bytes to finished pixels in the output: read and verify -> cut ->
+// decode ->
 // orient -> resize -> write.
 #pragma once
 
@@ -11,6 +12,7 @@
 #include "pixels/output.h"
 #include "pixels/resize.h"
 #include "pixels/row_writer.h"
+#include "pixels/wide_resize.h"
 #include "pool/decode_request.h"
 #include "pool/sample_plan.h"
 
@@ -27,15 +29,14 @@ public:
 private:
     SampleStatus run(const DecodeRequest& original, const SourceBytes& source,
                      const BatchOutput& output, const NormalizeTable* table, int64_t slot);
-    SampleStatus load_jpeg(const DecodeRequest& request, const SourceBytes& source,
-                           SamplePlan& plan);
-    SampleStatus load_raw(const DecodeRequest& request, const SourceBytes& source,
-                          SamplePlan& plan);
+    const uint8_t* read_source(const SourceBytes& source, bool check);
+    SampleStatus load_jpeg(const DecodeRequest& request, const uint8_t* source, SamplePlan& plan);
+    SampleStatus load_raw(const DecodeRequest& request, const uint8_t* source, SamplePlan& plan);
     SampleStatus decode_jpeg(SamplePlan& plan, bool libjpeg_only);
     SampleStatus stream_jpeg(SamplePlan& plan);
     SampleStatus stream_raw(SamplePlan& plan, const uint8_t* pixels, ptrdiff_t stride);
     SampleStatus stream_oriented(SamplePlan& plan);
-    void begin_output(SamplePlan& plan, int channels);
+    ResizeJob begin_output(SamplePlan& plan);
     SampleStatus refuse(SampleStatus status, std::string error);
     SampleStatus refuse_jpeg();  // with the error of the decoder
     void tick(Stage stage);
@@ -43,8 +44,9 @@ private:
 
     JpegDecoder decoder_;
     Resizer resizer_;
+    WideResizer wide_resizer_;
     RowWriter writer_;
-    std::vector<uint8_t> strip_, cut_, whole_, rotated_;
+    std::vector<uint8_t> record_, strip_, cut_, whole_, rotated_;
     std::string error_;
     // Times of the current sample. The results of the batch are next to slots that other threads
     // write.

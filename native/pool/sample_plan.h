@@ -23,13 +23,15 @@ struct SamplePlan {
     Rectangle roi{};      // in the stored image
     int denominator = 1;  // decoded at 1/denominator
     int x0 = 0, y0 = 0, x1 = 0,
-        y1 = 0;  // the pixels that cover the ROI, in the scaled stored image
-    int channels = 0;
+        y1 = 0;         // the pixels that cover the ROI, in the scaled stored image
+    int channels = 0;   // bytes per pixel of a mask
+    bool wide = false;  // an image of 16 bits per channel
     bool swap_red_blue = false;
 
     bool oriented() const { return request.orientation > 1; }
     int columns() const { return x1 - x0; }
     int rows() const { return y1 - y0; }
+    int pixel_bytes() const { return wide ? 2 * channels : channels; }
 
     // Returns false if the ROI does not fit an image of this stored size.
     bool set_size(int w, int h) {

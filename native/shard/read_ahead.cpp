@@ -1,10 +1,8 @@
 #include "shard/read_ahead.h"
 
-#include <sys/mman.h>
-#include <unistd.h>
+#include <fcntl.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <string>
 #include <system_error>
 #include <tuple>
@@ -14,28 +12,29 @@ namespace {
 
 // The kernel truncates a longer request to the read-ahead size of the device, 128 KiB by default,
 // and ignores the rest.
-constexpr size_t kPiece = 128 << 10;
+constexpr int64_t kPiece = 128 << 10;
 // Records of one block are separated by page headers and tree pages. Reading those costs less than
 // another request.
-constexpr size_t kGap = 32 << 10;
+constexpr int64_t kGap = 32 << 10;
 
 struct RecordExtent {
-    int64_t shard;
-    uintptr_t start, end;
+    int64_t shard, start, end;
 };
 
 }  // namespace
 
-std::vector<ByteRun> find_runs(const std::vector<const ShardMap*>& maps, const int64_t* shards,
+std::vector<ByteRun> find_runs(const std::vector<const ShardFile*>& files, const int64_t* shards,
                                const int64_t* ids, size_t n) {
     std::vector<RecordExtent> places;
     places.reserve(n);
     std::string error;
+    LeafPage leaf;
     for (size_t i = 0; i < n; ++i) {
-        const ShardMap* map = size_t(shards[i]) < maps.size() ? maps[size_t(shards[i])] : nullptr;
-        const RecordBytes record = map ? map->find(uint64_t(ids[i]), error) : RecordBytes{};
-        const uintptr_t start = reinterpret_cast<uintptr_t>(record.bytes);
-        if (start) places.push_back({shards[i], start, start + record.size});
+        const ShardFile* file =
+            size_t(shards[i]) < files.size() ? files[size_t(shards[i])] : nullptr;
+        const RecordPlace found = file ? file->find(uint64_t(ids[i]), leaf, error) : RecordPlace{};
+        const int64_t start = int64_t(found.offset);
+        if (found.size) places.push_back({shards[i], start, start + int64_t(found.size)});
     }
     std::sort(places.begin(), places.end(), [](const RecordExtent& one, const RecordExtent& other) {
         return std::tie(one.shard, one.start) < std::tie(other.shard, other.start);
@@ -43,24 +42,24 @@ std::vector<ByteRun> find_runs(const std::vector<const ShardMap*>& maps, const i
     std::vector<ByteRun> runs;
     for (size_t i = 0; i < places.size();) {
         const RecordExtent first = places[i];
-        uintptr_t end = first.end;
+        int64_t end = first.end;
         for (++i;
              i < places.size() && places[i].shard == first.shard && places[i].start <= end + kGap;
              ++i)
             end = std::max(end, places[i].end);
-        runs.push_back({first.start, end - first.start});
+        runs.push_back({files[size_t(first.shard)]->descriptor(), first.start, end - first.start});
     }
     return runs;
 }
 
 void request_pages(const ByteRun& run) {
-    static const uintptr_t page = uintptr_t(sysconf(_SC_PAGESIZE));
-    const uintptr_t end = run.start + run.size;
-    for (uintptr_t first = run.start - run.start % page; first < end; first += kPiece)
-        if (madvise(reinterpret_cast<void*>(first), std::min<size_t>(kPiece, end - first),
-                    MADV_WILLNEED))
-            throw std::system_error(errno, std::generic_category(),
-                                    "cannot request pages of a shard (madvise)");
+    const int64_t end = run.offset + run.size;
+    for (int64_t first = run.offset - run.offset % int64_t(kTreePageSize); first < end;
+         first += kPiece)
+        if (const int error = posix_fadvise(int(run.descriptor), first,
+                                            std::min(kPiece, end - first), POSIX_FADV_WILLNEED))
+            throw std::system_error(error, std::generic_category(),
+                                    "cannot request pages of a shard (posix_fadvise)");
 }
 
 }  // namespace fastload

@@ -18,10 +18,11 @@ constexpr uint8_t kLastRole = 1;
 // Offsets in the header.
 constexpr size_t kCrc = 4;
 constexpr size_t kVersionByte = 8;  // the checksum covers everything from here to the end
+constexpr size_t kReserved = 9;
 constexpr size_t kPartCount = 10;
 constexpr size_t kLength = 12;
 constexpr size_t kId = 16;
-constexpr size_t kHeaderSize = 24;
+constexpr size_t kHeaderSize = kRecordHeaderSize;
 
 // Offsets in a row of the part table.
 constexpr size_t kField = 0;
@@ -36,6 +37,7 @@ constexpr size_t kWidth = 16;
 constexpr size_t kHeight = 18;
 constexpr size_t kInterval = 20;
 constexpr size_t kOrientation = 22;
+constexpr size_t kRowReserved = 23;
 constexpr size_t kRowSize = 24;
 
 struct RecordHeader {
@@ -116,6 +118,12 @@ std::string check_record(const RecordBytes& record) {
     return mismatch("checksum", found, header.crc);
 }
 
+size_t record_head_size(const uint8_t* bytes, size_t n_bytes, size_t size) {
+    RecordHeader header;
+    if (!read_header({bytes, n_bytes}, header)) return 0;
+    return std::min(size, kHeaderSize + kRowSize * std::min<size_t>(header.n_parts, kMaxParts));
+}
+
 std::string read_part_rows(const RecordBytes& record, uint64_t id, uint32_t sample, bool check_crc,
                            std::vector<PartRow>& rows) {
     RecordHeader header;
@@ -127,6 +135,7 @@ std::string read_part_rows(const RecordBytes& record, uint64_t id, uint32_t samp
         const uint32_t found = checksum(record.bytes, record.size);
         if (found != header.crc) return mismatch("checksum", found, header.crc);
     }
+    if (header.n_parts > kMaxParts) return mismatch("number of parts", header.n_parts, kMaxParts);
     size_t end = kHeaderSize + kRowSize * header.n_parts;
     if (end > record.size) return mismatch("end of the part table", end, record.size);
     for (size_t i = 0; i < header.n_parts; ++i) {
@@ -140,6 +149,20 @@ std::string read_part_rows(const RecordBytes& record, uint64_t id, uint32_t samp
         rows.push_back(part);
     }
     return end == record.size ? "" : mismatch("end of the last part", end, record.size);
+}
+
+bool has_strict_layout(const RecordBytes& record, const PartRow* rows, size_t n_rows) {
+    const auto key = [](const PartRow& row) { return std::tie(row.field, row.item, row.role); };
+    const auto is_zero = [](uint8_t byte) { return byte == 0; };
+    if (record.bytes[kReserved]) return false;
+    size_t end = kHeaderSize + kRowSize * n_rows;
+    for (size_t i = 0; i < n_rows; ++i) {
+        if (record.bytes[kHeaderSize + kRowSize * i + kRowReserved]) return false;
+        if (i && !(key(rows[i - 1]) < key(rows[i]))) return false;
+        if (!std::all_of(record.bytes + end, record.bytes + rows[i].offset, is_zero)) return false;
+        end = size_t(rows[i].offset) + rows[i].length;
+    }
+    return true;
 }
 
 size_t place_parts(std::vector<NewPart>& parts) {

@@ -13,17 +13,24 @@
 
 namespace fastload {
 
-enum class StoredCodec : uint8_t { kJpeg = 1, kRaw = 3 };  // the codecs that decode threads read
+// Limits of every record.
+constexpr size_t kMaxRecordBytes = size_t(64) << 20;
+constexpr size_t kMaxParts = 1024;
+constexpr size_t kRecordHeaderSize = 24;
+constexpr uint16_t kSourceField = 0xFFFF;  // field number of the original path
+
+// Codecs of parts. Decode threads read JPEG and raw pixels.
+enum class StoredCodec : uint8_t { kPlain = 0, kJpeg = 1, kPng = 2, kRaw = 3, kDeflated = 4 };
 enum class PartRole : uint8_t { kData = 0, kRestartIndex = 1 };
 
-// The bytes of one record in the memory map of its shard.
+// The bytes of one record in memory.
 struct RecordBytes {
     const uint8_t* bytes = nullptr;  // null: not found
     size_t size = 0;
 };
 
 // One row of a part table, with the position of its sample in the batch. This is one row of a NumPy
-// array: a test compares the layout with fastload/_load/records.py.
+// array, PART_ROW of fastload/_store/record.py.
 struct PartRow {
     uint32_t sample;
     uint32_t offset, length;  // bytes in the record
@@ -36,14 +43,19 @@ struct PartRow {
 // if the record is valid.
 std::string check_record(const RecordBytes& record);
 
-// Appends the rows of one record. Verifies magic, version, id, length, every offset and, with
+// Returns the size of header and part table as stated by the header, of which `n_bytes` are in
+// memory; at most `size` and the size with kMaxParts. Returns 0 if it is not a header.
+size_t record_head_size(const uint8_t* bytes, size_t n_bytes, size_t size);
+
+// Appends the rows of one record. Only header and part table need to be in memory, unless
+// `check_crc` is set. Verifies magic, version, id, length, every offset and, with
 // `check_crc`, the checksum. Returns the error, empty if the record is valid.
 std::string read_part_rows(const RecordBytes& record, uint64_t id, uint32_t sample, bool check_crc,
                            std::vector<PartRow>& rows);
 
-// Limits for new records.
-constexpr size_t kMaxRecordBytes = size_t(64) << 20;
-constexpr size_t kMaxParts = 1024;
+// Verifies what read_part_rows() does not need: parts are sorted and unique, and reserved bytes and
+// padding are zero. `rows` are the rows of this record, which is completely in memory.
+bool has_strict_layout(const RecordBytes& record, const PartRow* rows, size_t n_rows);
 
 // A part of a new record: its data, and `row` except for sample, offset and length.
 struct NewPart {

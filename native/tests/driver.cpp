@@ -50,13 +50,14 @@ Job read_job(const char* path) {
     std::memcpy(sizes.data(), at, sizes.size() * 8);
     at += sizes.size() * 8;
     for (uint64_t size : sizes) {
-        job.sources.push_back({at, size_t(size), nullptr});
+        job.sources.push_back({at, size_t(size)});
         at += size;
     }
     BatchOutput& output = job.output;
     output.slots = head[0], output.height = head[2], output.width = head[3],
     output.channels = int(head[4]);
     output.dtype = Dtype(head[6]), output.color = Color(head[7]);
+    output.bits = output.dtype == Dtype::kUint16 ? 16 : 8;
     const ptrdiff_t item = ptrdiff_t(output.item_size()), h = head[2], w = head[3], c = head[4];
     output.slot_stride = item * h * w * c;
     output.row_stride = item * (head[5] ? w : w * c);

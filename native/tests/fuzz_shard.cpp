@@ -19,7 +19,7 @@
 
 #include "shard/read_ahead.h"
 #include "shard/record.h"
-#include "shard/shard_map.h"
+#include "shard/shard_file.h"
 
 using namespace fastload;
 
@@ -27,45 +27,48 @@ namespace {
 
 using Bytes = std::vector<uint8_t>;
 
-std::unique_ptr<ShardMap> map_copy(const Bytes& bytes) {
+std::unique_ptr<ShardFile> open_copy(const Bytes& bytes) {
     char path[] = "/tmp/fuzz_shard.XXXXXX";
     const int file = mkstemp(path);
     if (file < 0) throw std::runtime_error("cannot create a temporary file");
     unlink(path);
     const bool written = write(file, bytes.data(), bytes.size()) == ssize_t(bytes.size());
-    std::unique_ptr<ShardMap> map;
+    std::unique_ptr<ShardFile> opened;
     try {
-        if (written) map = std::make_unique<ShardMap>(file, bytes.size());
+        if (written) opened = std::make_unique<ShardFile>(file, bytes.size());
     } catch (const std::runtime_error&) {  // a damaged meta page
     }
     close(file);
-    return map;
+    return opened;
 }
 
 // Reads ahead and parses every sample. Returns the number of valid records.
-size_t read_all(const ShardMap& map, size_t n_samples) {
+size_t read_all(const ShardFile& shard, size_t n_samples) {
     std::vector<int64_t> ids(n_samples + 2);  // two of them do not exist
     for (size_t i = 0; i < ids.size(); ++i) ids[i] = int64_t(i);
     const std::vector<int64_t> shards(ids.size(), 0);
-    for (const ByteRun& run : find_runs({&map}, shards.data(), ids.data(), ids.size()))
+    for (const ByteRun& run : find_runs({&shard}, shards.data(), ids.data(), ids.size()))
         request_pages(run);
     size_t right = 0;
     std::vector<PartRow> rows;
     for (int64_t id : ids) {
         std::string fault;
-        const RecordBytes record = map.find(uint64_t(id), fault);
-        if (!record.bytes) continue;
-        const bool whole = check_record(record).empty();
-        right += read_part_rows(record, uint64_t(id), 0, false, rows).empty() && whole;
+        LeafPage leaf;
+        const RecordPlace place = shard.find(uint64_t(id), leaf, fault);
+        if (!place.size) continue;
+        const std::unique_ptr<uint8_t[]> bytes(new uint8_t[place.size]);
+        if (!read_checked({&shard, place.offset, place.size, nullptr, 0}, bytes.get()).empty())
+            continue;
+        right += read_part_rows({bytes.get(), place.size}, uint64_t(id), 0, false, rows).empty();
     }
     return right;
 }
 
-size_t read_in_threads(const ShardMap& map, size_t n_samples, int n_threads) {
+size_t read_in_threads(const ShardFile& shard, size_t n_samples, int n_threads) {
     std::vector<size_t> right(static_cast<size_t>(n_threads));
     std::vector<std::thread> threads;
     for (size_t& count : right)
-        threads.emplace_back([&map, &count, n_samples] { count = read_all(map, n_samples); });
+        threads.emplace_back([&shard, &count, n_samples] { count = read_all(shard, n_samples); });
     for (std::thread& thread : threads) thread.join();
     size_t least = right[0];
     for (size_t count : right) least = std::min(least, count);
@@ -101,13 +104,13 @@ int main(int argc, char** argv) {
     const int n_threads = std::atoi(argv[2]);
     std::ifstream file(argv[3], std::ios::binary);
     const Bytes whole{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-    const auto map = map_copy(whole);
-    if (!map) return std::fprintf(stderr, "%s: not a shard\n", argv[3]), 2;
-    const size_t n_samples = size_t(map->entries());
-    if (read_in_threads(*map, n_samples, n_threads) != n_samples)
+    const auto shard = open_copy(whole);
+    if (!shard) return std::fprintf(stderr, "%s: not a shard\n", argv[3]), 2;
+    const size_t n_samples = size_t(shard->entries());
+    if (read_in_threads(*shard, n_samples, n_threads) != n_samples)
         return std::fprintf(stderr, "a record of the undamaged shard is invalid\n"), 1;
     std::mt19937 engine(1);
-    size_t right = 0, mapped = 0;
+    size_t right = 0, opened = 0;
     for (int round = 0; round < rounds; ++round) {
         if (!round_trip(engine))
             return std::fprintf(stderr,
@@ -119,11 +122,11 @@ int main(int argc, char** argv) {
             damaged[engine() % std::min(within, damaged.size())] = uint8_t(engine());
         }
         if (engine() % 4 == 0) damaged.resize(engine() % damaged.size() + 1);
-        const auto copy = map_copy(damaged);
+        const auto copy = open_copy(damaged);
         if (!copy) continue;
-        ++mapped;
+        ++opened;
         right += read_in_threads(*copy, n_samples, n_threads);
     }
-    std::printf("%zu samples; %d damaged shards: %zu mapped, %zu valid records\n", n_samples,
-                rounds, mapped, right);
+    std::printf("%zu samples; %d damaged shards: %zu opened, %zu valid records\n", n_samples,
+                rounds, opened, right);
 }

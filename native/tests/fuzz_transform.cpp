@@ -138,6 +138,18 @@ int main(int argc, char** argv) {
         }
         if (result[0] != result[1] || text[0] != text[1])
             fail("rewrite: the two paths differ", jpeg);
+        Bytes neighbor = files[below(files.size())];
+        if (below(2)) damage(neighbor);
+        Exact other(neighbor);
+        std::string together;
+        options.fast = true;
+        fastload::rewrite_jpegs({{other.data.get(), other.size}, {jpeg.data.get(), jpeg.size}},
+                                options, [&](size_t number, const fastload::RewrittenJpeg* done) {
+                                    if (number == 1 && done)
+                                        together.assign(reinterpret_cast<const char*>(done->bytes),
+                                                        done->size);
+                                });
+        if (together != result[0]) fail("rewrite: another result next to other images", jpeg);
         fastload::JpegLayout layout;
         std::vector<uint32_t> index;
         if (fastload::read_layout(jpeg.data.get(), jpeg.size, layout))

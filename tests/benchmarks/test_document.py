@@ -87,6 +87,7 @@ def recorded() -> dict[str, Any]:
         "batch_size": 2,
         "samples_per_s": ways,
         "gain": _spread(1.6),
+        "reached": {"median": 0.8, "low": 0.75, "high": 0.9, "n": 3},
         "waiting": shares,
         "variation": shares,
         "loss": ways,
@@ -125,8 +126,7 @@ def recorded() -> dict[str, Any]:
             **about,
             "images": 10,
             "epochs": 2,
-            "verdict": "No difference.",
-            "runs": {"torch DataLoader": [run], "fastload": [run]},
+            "runs": {"torch DataLoader": [run] * 8, "fastload": [run] * 8},
         },
         "bench_decode": {
             **about,
@@ -254,11 +254,13 @@ def test_every_kind_of_record_is_shown_with_its_machine(tmp_path: Path) -> None:
         == 11
     )
     for words in (
-        "| FFCV | 100 [99.0-101] | 2.00 x | 9.00 | 99.0 |",
+        "| FFCV | 100 [99.0-101] | 2.00 x | 9.00 | 99.0 | full |",
+        "| fastload | 200 [199-201] |  | 5.00 | 64.0 | reduced |",
+        "This run does not contain it",
         "DALI (CPU): no wheel",
         "| fastload | 5.00 | 5.00 | yes | refused | complete (10) |",
-        "50.0% [50.0%-50.0%]",
-        "No difference.",
+        "| fastload | 50.0% ± 0.0% [50.0%-50.0%] | 2.00 | 25% |",
+        "fastload: +0.0 ± 0.0 percentage points",
         "The CPU.",
         "| random | cold | 1 | 100 [100-100] |",
         "Blocks win.",
@@ -271,7 +273,7 @@ def test_every_kind_of_record_is_shown_with_its_machine(tmp_path: Path) -> None:
         "| A lanes | 10.0 [9.00-11.0] | 16.0 [15.0-17.0] | +1.0%, within |",
         "share these 2 cores",
         "The first\n4 and last 5 steps",
-        "reaches 80% of its speed",
+        "reaches 80% [75%-90%] of its speed without loading.",
         "below 10%. Missed by lanes. lanes also miss it without loading",
         "| n | 12,345 |",
         "only the machine varies",
@@ -290,6 +292,15 @@ def test_every_kind_of_record_is_shown_with_its_machine(tmp_path: Path) -> None:
     assert all(f"({name})" in page for name in files if name.endswith(".svg"))
 
 
+def test_the_page_shows_no_accuracy_of_too_few_seeds() -> None:
+    found = recorded()["train"]
+    few = {name: runs[:3] for name, runs in found["runs"].items()}
+    page = "\n".join(document.train({**found, "runs": few})[0])
+    assert "| fastload | 2.00 | 25% |" in page
+    assert "Accuracy is not compared: 3 seeds" in page
+    assert "50.0%" not in page
+
+
 def test_the_page_separates_missed_targets_from_a_noisy_machine() -> None:
     found = recorded()["trainers"]
     (row,) = found["rows"]
@@ -304,6 +315,38 @@ def test_the_page_separates_missed_targets_from_a_noisy_machine() -> None:
 
     assert verdict(0.05, 0.2).endswith("Met by all.")
     assert verdict(0.2, 0.05).endswith("Missed by lanes.")
+
+
+def test_exact_decoding_has_its_own_row_and_section(tmp_path: Path) -> None:
+    found = recorded()["peers"]
+    (work,) = found["works"]
+    exact = {**work["lines"][0], "peer": "fastload-exact", "images_per_s": _spread(150.0)}
+    found["works"] = [{**work, "lines": [*work["lines"], exact]}]
+    (tmp_path / "peers_exact.json").write_text(json.dumps(found))
+    files = document.render(tmp_path)
+    page = files["benchmarks.md"]
+    assert "## fastload at full resolution" in page
+    assert "| fastload, exact=True | 150 [149-151] | 1.33 x | 5.00 | 64.0 | full |" in page
+    assert "This run does not contain it" not in page
+    assert "plots/exact-rrc.svg" in files
+
+
+def test_a_baseline_slower_than_a_loader_is_not_a_statement() -> None:
+    found = recorded()["trainers"]
+    (row,) = found["rows"]
+
+    def page(median: float, low: float, high: float) -> str:
+        reached = {"median": median, "low": low, "high": high, "n": 5}
+        return "\n".join(
+            trainers_page.trainers({**found, "rows": [{**row, "reached": reached}]})[0]
+        )
+
+    disturbed = page(1.15, 1.12, 1.2)
+    assert "| disturbed |" in disturbed
+    assert "lanes: no statement" in disturbed
+    assert "115%" not in disturbed
+    noisy = page(1.01, 0.97, 1.04)
+    assert "reaches 101% [97%-104%] of its speed without loading, so the two are not" in noisy
 
 
 def test_the_variation_from_step_to_step_has_its_own_table_and_verdict() -> None:
@@ -383,6 +426,6 @@ def test_check_fails_for_an_outdated_page_until_it_is_written(
     assert document.main(["--check", *where]) == 1
     assert document.main(where) == 0
     assert document.main(["--check", *where]) == 0
-    (results / "train.json").write_text(json.dumps({**recorded()["train"], "verdict": "Another."}))
+    (results / "train.json").write_text(json.dumps({**recorded()["train"], "epochs": 3}))
     assert document.main(["--check", *where]) == 1
     assert "run python -m benchmarks.document" in capsys.readouterr().err

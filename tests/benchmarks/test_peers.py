@@ -38,6 +38,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_peer_has_a_complete_adapter() -> None:
     for name in (
         "fastload",
+        "fastload-exact",
         "fastload-raw",
         "core",
         "torch-pil",
@@ -69,7 +70,7 @@ def test_a_job_groups_cameras(images: Path, tmp_path: Path) -> None:
 
 def test_loaders_deliver_the_same_images_in_every_work(images: Path, tmp_path: Path) -> None:
     needs_core()
-    names = ["fastload", "core", "torch-pil", "torch-cv2"]
+    names = ["fastload", "fastload-exact", "core", "torch-pil", "torch-cv2"]
     assert packing.prepare(names, ["gray", "cameras"], images, tmp_path, 1) == {}
     for work, n in (("gray", 6), ("cameras", 12)):
         found = loading.compare(work, names, images, tmp_path, workers=1, rounds=1, seconds=0.0)
@@ -89,7 +90,7 @@ def test_the_command_compares_and_writes_json(
         command.main(
             [
                 "--peers",
-                "fastload,torch-lmdb",
+                "fastload,fastload-exact,torch-lmdb",
                 "--works",
                 "rrc",
                 "--quick",
@@ -104,7 +105,11 @@ def test_the_command_compares_and_writes_json(
         == 0
     )
     found = json.loads(out.read_text())
-    assert {line["peer"] for line in found["works"][0]["lines"]} == {"fastload", "torch-lmdb"}
+    assert {line["peer"] for line in found["works"][0]["lines"]} == {
+        "fastload",
+        "fastload-exact",
+        "torch-lmdb",
+    }
     rows = {row["peer"]: row for row in found["packing"]["rows"]}
     assert rows["fastload"]["again"] == "complete (6)"
     assert rows["fastload"]["checksum"] is True
@@ -115,6 +120,7 @@ def test_the_command_compares_and_writes_json(
     assert "RRC 224" in printed
     assert "after SIGKILL" in printed
     assert "times as fast as the next loader (torch + OpenCV, LMDB)" in found["reach"][0]
+    assert "; with exact=True " in found["reach"][0]
 
 
 def test_a_peer_that_cannot_run_is_listed_with_the_reason(

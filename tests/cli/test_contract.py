@@ -16,8 +16,7 @@ import pytest
 import fastload
 from fastload import _cli as cli
 from fastload._cli import COMMANDS, main, parser
-from fastload._cli.options import byte_size
-from fastload._cli.output import ProgressLine
+from fastload._cli.shared import ProgressLine, byte_size
 from tests.source_contract import put_image
 
 
@@ -126,13 +125,12 @@ def test_demo_with_zero_images_is_a_usage_error() -> None:
 def test_pack_prints_the_detected_format(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    put_image(tmp_path / "a.jpg")
-    (tmp_path / "list.csv").write_text("name,x,y\na.jpg,1.5,2\n")
-    assert main(["pack", str(tmp_path), str(tmp_path / "packed"), "--points", "corner=x,y"]) == 0
-    assert (
-        capsys.readouterr().err == f"{tmp_path}: format lists, fields name: image, corner: points\n"
-    )
-    assert main(["pack", str(tmp_path / "list.csv"), str(tmp_path / "again"), "--json"]) == 0
+    root = tmp_path / "photos"
+    put_image(root / "a.jpg")
+    (root / "list.csv").write_text("name,x,y\na.jpg,1.5,2\n")
+    assert main(["pack", str(root), str(tmp_path / "packed"), "--points", "corner=x,y"]) == 0
+    assert capsys.readouterr().err == f"{root}: format lists, fields name: image, corner: points\n"
+    assert main(["pack", str(root / "list.csv"), str(tmp_path / "again"), "--json"]) == 0
     assert capsys.readouterr().err == ""
 
 
@@ -190,9 +188,9 @@ def test_invalid_byte_sizes_are_rejected(text: str) -> None:
 
 
 def test_progress_is_plain_lines_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    with ProgressLine("packing", 10, every_s=0.0) as line:
-        line.update(4, "2 skipped")
-        line.update_of(5, 20)
+    with ProgressLine("packing", every_s=0.0) as line:
+        line.update(4, 10, "2 skipped")
+        line.update(5, 20)
     lines = capsys.readouterr().err.splitlines()
     assert [re.sub(r"\d+ s\b", "N s", each) for each in lines] == [
         "packing: 4 of 10 (40 %), N s, 2 skipped",
@@ -205,16 +203,16 @@ def test_progress_is_a_bar_on_a_terminal(
 ) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setenv("TERM", "xterm")
-    with ProgressLine("packing", 10) as line:
-        line.update(10)
+    with ProgressLine("packing") as line:
+        line.update(10, 10)
     shown = capsys.readouterr().err
     assert "packing" in shown
     assert "10/10" in shown
 
 
 def test_json_is_not_disturbed_by_progress(capsys: pytest.CaptureFixture[str]) -> None:
-    with ProgressLine("packing", 10, every_s=0.0, quiet=True) as line:
-        line.update(4)
+    with ProgressLine("packing", every_s=0.0, quiet=True) as line:
+        line.update(4, 10)
     assert capsys.readouterr().err == ""
 
 

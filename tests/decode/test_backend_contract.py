@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
 from fastload._common.native import core
 from fastload._decode.backend import (
@@ -353,6 +354,122 @@ def test_the_output_has_the_requested_format(
     assert torch.equal(output, wanted)
 
 
+# ---- 16 bits
+
+
+def wide_batch(dtype: Any = torch.uint16, **columns: Any) -> DecodeBatch:
+    """Returns raw images of 16 bits, of 8 bits, and a JPEG, in a batch of 16 bits."""
+    random = np.random.default_rng(7)
+    wide = random.integers(0, 65536, (93, 121, 3), np.uint16)
+    narrow = random.integers(0, 256, (93, 121, 3), np.uint8)
+    batch = batch_of([wide.tobytes(), narrow.tobytes(), JPEGS[0]], **RAW)
+    batch.requests["raw_w"] = 121
+    batch.requests["raw_h"] = 93
+    batch.requests["raw_bits"] = [16, 8, 0]
+    batch.requests["codec"][2] = Codec.JPEG
+    for name, value in columns.items():
+        batch.requests[name] = value
+    output = torch.zeros(3, SIZE[1], SIZE[0], 3, dtype=dtype)
+    return DecodeBatch(
+        batch.sources, batch.requests, output, PixelFormat(fill=(1, 40_000, 65_535), bits=16)
+    )
+
+
+def values_of(result: DecodeResult) -> NDArray[np.int64]:
+    """Returns the output as integers; torch.uint16 has few operations."""
+    assert result.ok, result.reasons
+    values: NDArray[np.int64] = np.asarray(result.output).astype(np.int64)
+    return values
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_16_bit_pixels_match_the_reference(backend: DecodeBackend, plan: str) -> None:
+    found, wanted = (
+        values_of(decode(each, wide_batch(**PLANS[plan]))) for each in (backend, reference())
+    )
+    assert found[0].max() > 255
+    assert abs(found[0] - wanted[0]).max() <= 1
+    # 8-bit images are resized with 8 bits, then multiplied by 257.
+    assert abs(found[1:] - wanted[1:]).max() <= 257
+    inside = slice(PLANS[plan].get("pad_top", 0), -8 if "pad_top" in PLANS[plan] else None)
+    assert (found[1:, inside] % 257 == 0).all()
+    if "pad_top" in PLANS[plan]:
+        assert (found[:, :8] == (1, 40_000, 65_535)).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("layout", ["nhwc", "nchw"])
+def test_16_bit_pixels_are_normalized(
+    backend: DecodeBackend, dtype: torch.dtype, layout: Any
+) -> None:
+    """Values are exactly (pixel - mean) / std in float32, rounded to the dtype."""
+    mean, std = (0.1, 0.2, 0.3), (0.5, 0.25, 2.0)
+    plain = torch.from_numpy(values_of(decode(backend, wide_batch()))).float()
+    low, scale = (torch.tensor([65535.0 * each for each in values]) for values in (mean, std))
+    wanted = ((plain.flip(-1) - low) / scale).to(dtype)
+    wanted = wanted.permute(0, 3, 1, 2) if layout == "nchw" else wanted
+    batch = wide_batch()
+    output = torch.zeros(wanted.shape, dtype=dtype)
+    pixels = PixelFormat(layout, "bgr", mean=mean, std=std, bits=16)
+    decode(backend, DecodeBatch(batch.sources, batch.requests, output, pixels)).raise_first()
+    assert torch.equal(output, wanted)
+
+
+def test_16_bit_images_lose_their_lower_bits_in_an_8_bit_batch(backend: DecodeBackend) -> None:
+    batch = wide_batch()
+    wanted = values_of(decode(backend, batch))
+    output = np.zeros((3, SIZE[1], SIZE[0], 3), np.uint8)
+    found = decode(backend, DecodeBatch(batch.sources, batch.requests, output))
+    assert np.array_equal(values_of(found)[:2], wanted[:2] // 256)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_16_bit_gray_and_color_become_the_color_of_the_output(
+    backend: DecodeBackend, channels: int
+) -> None:
+    image = np.random.default_rng(8).integers(0, 65536, (45, 60, channels), np.uint16)
+    color: Any = "rgb" if channels == 1 else "gray"
+    found = pixels_of(
+        backend,
+        image.tobytes(),
+        SIZE,
+        **{**RAW, "raw_channels": channels, "raw_bits": 16},
+        pixels=PixelFormat(color=color, bits=16),
+        channels=4 - channels,
+        dtype=np.uint16,
+    )
+    if channels == 1:
+        assert np.array_equal(found, image.repeat(3, axis=2))
+    else:
+        luma = (image.astype(np.int64) @ [19595, 38470, 7471] + 32768) // 65536
+        assert np.array_equal(found[..., 0], luma)
+
+
+def test_a_damaged_16_bit_image_fails_alone(backend: DecodeBackend) -> None:
+    batch = wide_batch()
+    wanted = values_of(decode(backend, batch))
+    sources = [batch.sources[0][:-1], *batch.sources[1:]]
+    output = torch.zeros(3, SIZE[1], SIZE[0], 3, dtype=torch.uint16)
+    result = decode(backend, DecodeBatch(sources, batch.requests, output, batch.pixels))
+    assert result.status.tolist() == [Status.BAD_IMAGE, Status.OK, Status.OK]
+    found = output.numpy().astype(np.int64)
+    assert (found[0] == (1, 40_000, 65_535)).all()
+    assert np.array_equal(found[1:], wanted[1:])
+
+
+def test_the_depth_of_a_batch_must_fit_its_dtype(backend: DecodeBackend) -> None:
+    for dtype, bits in ((torch.uint8, 16), (torch.uint16, 8)):
+        output = torch.zeros(3, SIZE[1], SIZE[0], 3, dtype=dtype)
+        batch = wide_batch()
+        with pytest.raises(ConfigError, match=f"bits={bits}: expected {24 - bits}"):
+            backend.submit(
+                DecodeBatch(batch.sources, batch.requests, output, PixelFormat(bits=bits))
+            )
+    with pytest.raises(ConfigError, match="bits=12: expected 8 or 16"):
+        PixelFormat(bits=12)
+    assert_works(backend)
+
+
 # ---- batches in flight
 
 
@@ -550,7 +667,7 @@ def run_python(name: str, code: str) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=600,
     )
 
 
@@ -580,3 +697,17 @@ def test_a_forked_child_exits_and_the_parent_continues(backend_name: str) -> Non
     )
     ended = run_python(backend_name, code)
     assert (ended.returncode, ended.stdout) == (0, "fine\n"), ended.stderr
+
+
+def test_the_reference_initializes_torch_before_its_threads_run() -> None:
+    """Without it, 2 of 10 children that were forked during the first decode waited forever."""
+    code = (
+        "from fastload._decode import reference\n"
+        "decode_one = reference._load\n"
+        "outcomes = []\n"
+        "reference._load = lambda *given: outcomes.append(decode_one(*given))\n"
+        "reference._initialize_torch.cache_clear()\n"
+        "reference.ReferenceBackend(threads=1)\n"
+        "print([each.reason for each in outcomes])\n"
+    )
+    assert run_python("reference", code).stdout == f"{[''] * 9}\n"

@@ -285,7 +285,7 @@ def test_python_exits_in_the_middle_of_an_epoch(packed: Path, name: str) -> None
             capture_output=True,
             text=True,
             check=False,
-            timeout=120,
+            timeout=600,
         )
         assert (ended.returncode, ended.stdout, ended.stderr) == (0, "fine\n", "")
 

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 import torch
 
-from fastload._decode.gpu.requirements import (
+from fastload._decode.gpu.base import (
     GpuFacts,
     Requirements,
     all_requirements,

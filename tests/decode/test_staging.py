@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from fastload._common.native import core
 from fastload._decode.backend import Codec, DecodeBatch, Filter, PixelFormat, Status, new_requests
-from fastload._decode.gpu.base import BatchOutcome, CpuFallback, write_pixels
+from fastload._decode.gpu.base import CpuFallback, empty_result, write_pixels
 from fastload._decode.gpu.staging import StreamCutter
 from fastload._store.jpeg_header import read_header
 from fastload.errors import ConfigError
@@ -201,9 +201,8 @@ def test_fallback_rows_are_written_to_their_slots_and_a_bad_one_is_reported(
         [JPEG, b"rubbish", JPEG, JPEG[:-2]], pixels=PixelFormat(fill=9), flip=[0, 0, 1, 0]
     )
     np.asarray(batch.output)[:] = 77
-    fallback, outcome = CpuFallback(threads=1), BatchOutcome(batch)
-    fallback.redo(batch, np.array(rows, np.intp), outcome)
-    result = outcome.result()
+    fallback, result = CpuFallback(threads=1), empty_result(batch)
+    fallback.redo(batch, np.array(rows, np.intp), result)
     assert sorted(result.reasons) == [row for row in rows if row % 2]
     assert [Status(int(each)) for each in result.status] == [
         Status.BAD_IMAGE if row in rows and row % 2 else Status.OK for row in range(4)
@@ -251,3 +250,23 @@ def test_write_pixels_follows_the_format(
 
 def test_nearest_is_supported_by_the_cutter() -> None:
     assert CUTTER.cut(batch_of([JPEG], filter=Filter.NEAREST)).rows.tolist() == [0]
+
+
+def test_the_fallback_writes_some_rows_of_a_16_bit_batch() -> None:
+    """A device tensor gets the rows by index_copy_, which torch does not have for uint16."""
+    image = np.random.default_rng(3).integers(0, 65536, (30, 40, 3), np.uint16)
+    columns: dict[str, Any] = {
+        "codec": Codec.RAW,
+        "raw_w": 40,
+        "raw_h": 30,
+        "raw_channels": 3,
+        "raw_bits": 16,
+    }
+    batch = batch_of([image.tobytes()] * 3, **columns)
+    output = torch.zeros(3, 30, 40, 3, dtype=torch.uint16)
+    batch = DecodeBatch(batch.sources, batch.requests, output, PixelFormat(bits=16))
+    fallback = CpuFallback(threads=1)
+    fallback.redo(batch, np.array([0, 2]), empty_result(batch))
+    fallback.close()
+    assert np.array_equal(output.numpy()[[0, 2]], [image, image])
+    assert not output.numpy()[1].any()

@@ -55,9 +55,9 @@ def sample(record: Any, number: int, fields: dict[int, tuple[str, str, bool]]) -
 folder = Path(sys.argv[1])
 manifest = json.loads(text := (folder / "manifest.json").read_bytes())
 assert text[-26:] == b',\n "crc32c": "%08x"\n}\n' % google_crc32c.value(text[:-26])
-assert (manifest["format"], manifest["version"]) == ("fastload", 2)
+assert (manifest["format"], manifest["version"]) == ("fastload", 3)
 for column in manifest["columns"]:
-    rows = (folder / "columns" / f"{column['name']}.npy").read_bytes()
+    rows = (folder / column.get("folder", "columns") / f"{column['name']}.npy").read_bytes()
     assert int(column["crc32c"], 16) == google_crc32c.value(rows)
     letter = {"<i8": "<q", "<f8": "<d", "<u2": "<H"}[column["dtype"]]
     print(
@@ -74,14 +74,16 @@ fields = {
 }
 for shard in manifest["shards"]:
     stamp = struct.pack(
-        "<4s4xQQ32s4040x", b"FLS1", shard["first"], shard["records"], bytes.fromhex(shard["stamp"])
+        "<4s4xQQ32s4040x", b"FLS1", shard["base"], shard["records"], bytes.fromhex(shard["stamp"])
     )
     data = (folder / shard["name"]).read_bytes()
     digest = hashlib.sha256(data[8192:] + data[:8192]).hexdigest()
     assert (len(data), data[-4096:], digest) == (shard["size"], stamp, shard["sha256"])
+    index = data[:8192] + data[-shard["index_size"] :]
+    assert google_crc32c.value(index) == int(shard["index_crc32c"], 16)
     with (
         lmdb.open(str(folder / shard["name"]), subdir=False, readonly=True, lock=False) as env,
         env.begin() as transaction,
     ):
-        for key in range(shard["first"], shard["first"] + shard["records"]):
+        for key in range(shard["base"], shard["base"] + shard["records"]):
             print(json.dumps(sample(transaction.get(key.to_bytes(8, "big")), key, fields)))

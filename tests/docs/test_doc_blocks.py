@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import shutil
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 import fastload
 from fastload._tools.monitor.metrics_file import RowParser
 from tests.doc_blocks import PAGES, ROOT, Block, blocks_of, name_of, run_python, run_shell
+from tests.loading import needs_core
 from tests.made_runs import made, rows_of, window, write, write_window
 from tests.packed_datasets import pack_folder
 
@@ -40,6 +43,7 @@ ACCOUNTS = {
     ],
     "docs/architecture.md": [NO_CODE + "a diagram"] * 4,
     "docs/benchmarks.md": [HERE],
+    "docs/datasets.md": [HERE] * 7,
     "docs/ddp-and-resume.md": [
         NOT_RUN + "your train.py; test_framework_ranks.py runs one",
         *["test_docs_run.py"] * 2,
@@ -53,6 +57,10 @@ ACCOUNTS = {
         NO_CODE + "output",
         "test_diagnose_docs.py",
     ],
+    "docs/distributed-packing.md": [
+        NOT_RUN + "installs a package",
+        *["test_distributed_docs.py"] * 7,
+    ],
     "docs/frameworks/accelerate.md": ["test_framework_docs.py"],
     "docs/frameworks/lightning.md": ["test_framework_docs.py"] * 2,
     "docs/frameworks/mmengine.md": ["test_framework_docs.py"] * 2,
@@ -63,19 +71,19 @@ ACCOUNTS = {
         NOT_RUN + "installs the package; make wheel and make test-pure do",
         *["test_docs_run.py"] * 3,
     ],
-    "docs/loader.md": [HERE] * 2,
+    "docs/loader.md": [HERE] * 6,
     "docs/monitor.md": ["test_monitor_docs.py", *[HERE] * 6],
     "docs/packing.md": ["test_docs_run.py"] * 3,
     "docs/selftest.md": [HERE] * 2,
     "docs/sources.md": [
         NO_CODE + "an index; test_source_docs.py reads it",
-        HERE,
+        *[HERE] * 2,
         "test_source_docs.py",
     ],
-    "docs/transforms.md": ["test_transforms_docs.py"] * 5,
+    "docs/transforms.md": ["test_transforms_docs.py"] * 6,
     "docs/tuning.md": ["test_docs_run.py"],
     "docs/verify-and-inspect.md": [HERE] * 2,
-    "docs/why-is-my-gpu-waiting.md": [HERE, *["test_doctor_docs.py"] * 7, HERE],
+    "docs/why-is-my-gpu-waiting.md": [HERE, *["test_doctor_docs.py"] * 7, HERE, HERE],
 }
 Names = dict[str, object]
 
@@ -133,7 +141,7 @@ def test_an_indented_or_unclosed_block_is_an_error(more: str) -> None:
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The working directory, with ``images`` and the dataset ``packed`` made from it."""
-    pack_folder(tmp_path, count=24)
+    pack_folder(tmp_path, count=24, val=6)
     (tmp_path / "source").rename(tmp_path / "images")
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -147,7 +155,7 @@ def blocks_run_here(page: str) -> list[Block]:
 def test_the_readme(folder: Path) -> None:
     commands, code = blocks_run_here("README.md")
     (folder / "packed").rename(folder / "was")  # the page creates it
-    assert run_shell(commands, {r"pip install [^\n]*\n": "", "imagenet/train": "images"}) == 3
+    assert run_shell(commands, {r"pip install [^\n]*\n": "", "imagenet": "images"}) == 3
     assert (folder / "page.png").exists()
     names: Names = {"mean": 0.45, "std": 0.25}
     run_python(
@@ -181,7 +189,7 @@ def test_the_benchmarks_commands(folder: Path) -> None:
     assert (
         run_shell(
             block,
-            {"DATASET": "packed", "FOLDER": "images", "--compute 50": "--compute 1"},
+            {"DATASET": "packed", "FOLDER": "images"},
             more={"bench": "--quick", "bench load": "--batch-size 8"},
         )
         == 4
@@ -189,11 +197,55 @@ def test_the_benchmarks_commands(folder: Path) -> None:
     assert (folder / "scaling.html").exists()
 
 
+def test_the_dataset_commands(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    needs_core()  # for reindex
+    for name in ("monday", "tuesday"):
+        shutil.copytree("packed", name)
+    append, merge, filters, exports, reindex, diff, python = blocks_run_here("docs/datasets.md")
+    assert run_shell(append, {"photos/tuesday": "images"}) == 1
+    assert len(fastload.open("packed")) == 48
+    assert run_shell(merge, {}) == 1
+    assert len(fastload.open("both")) == 48
+    assert run_shell(filters, {"--split train ": "", "1000": "10"}) == 2
+    assert len(fastload.open("small")) == 10
+    assert run_shell(exports, {"--split train ": ""}) == 3
+    fastload.pack("folder", "restored", order="source")
+    restored, packed = fastload.open("restored"), fastload.open("packed")
+    assert restored.fields == packed.fields
+    assert all(np.array_equal(restored[i]["image"], packed[i]["image"]) for i in range(48))
+    assert run_shell(reindex, {}) == 1
+    assert len(fastload.open("indexed")) == 48
+    assert run_shell(diff, {}) == 1
+    shutil.rmtree("both")
+    shutil.rmtree("cats")
+    run_python(python, {}, {"photos/tuesday": "images", ', split="train"': ""})
+    assert "24 equal samples" in capsys.readouterr().out
+
+
 def test_the_loaders_blocks(folder: Path) -> None:
+    fields = {"image": "image", "boxes": "boxes"}
+    fields |= dict.fromkeys(("labels", "iscrowd"), "array along boxes")
+    fastload.pack(detections(sorted((folder / "images").rglob("*.jpg"))), "coco", fields=fields)
+    for name in ("day", "night"):
+        shutil.copytree("packed", name)
     names: Names = {}
     for block in blocks_run_here("docs/loader.md"):
-        run_python(block, names, {"batch_size=256": "batch_size=8"} if block.number == 0 else {})
+        changes = {"batch_size=256": "batch_size=8"} if "batch_size=256" in block.text else {}
+        run_python(block, names, changes)
     assert isinstance(names["state"], dict)
+
+
+def detections(files: list[Path], **more: object) -> list[dict[str, object]]:
+    """Samples with one or two boxes."""
+    return [
+        {
+            "image": path,
+            "boxes": [(0, 0, 20, 20), (90, 90, 160, 150)][: 1 + i % 2],
+            "labels": [3, 4][: 1 + i % 2],
+            **(more or {"iscrowd": [0, 1][: 1 + i % 2]}),
+        }
+        for i, path in enumerate(files)
+    ]
 
 
 def test_the_gpu_pages_loader_runs_on_the_cpu(folder: Path) -> None:
@@ -269,8 +321,12 @@ def test_the_monitors_commands(
 def test_packing_from_python(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each statement packs into its own folder."""
     files = sorted((folder / "images").rglob("*.jpg"))[:3]
-    (block,) = blocks_run_here("docs/sources.md")
-    for number, statement in enumerate(ast.parse(block.text).body):
+    statements = [
+        each for block in blocks_run_here("docs/sources.md") for each in ast.parse(block.text).body
+    ]
+    assert len(statements) == 4
+    found = detections(files, names=["cat"], keypoints=[np.zeros((3, 2))])
+    for number, statement in enumerate(statements):
         (folder / str(number)).mkdir()
         monkeypatch.chdir(folder / str(number))
         names: Names = {
@@ -278,10 +334,11 @@ def test_packing_from_python(folder: Path, monkeypatch: pytest.MonkeyPatch) -> N
             "torchvision_dataset": Folder(files),
             "paths": files,
             "items": [{"image": path, "corners": [(1.0, 2.0)]} for path in files],
+            "detections": [{**each, "boxes": [(0, 0, 20, 20)], "labels": [3]} for each in found],
         }
         exec(ast.unparse(statement), names)
         assert len(fastload.open("dest")) == 3
-    assert fastload.open(folder / "0" / "dest").classes == {"label": ("cat", "dog")}
+    assert fastload.open(folder / "0" / "dest").classes == ["cat", "dog"]
 
 
 class Folder:
@@ -315,7 +372,7 @@ def test_verifying(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_recording_and_examining(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    record, examine = blocks_run_here("docs/why-is-my-gpu-waiting.md")
+    record, examine, require = blocks_run_here("docs/why-is-my-gpu-waiting.md")
     trained: list[object] = []
     names: Names = {"loader": [torch.zeros(4, 3)] * 40, "train": trained.append}
     run_python(record, names, {})
@@ -324,3 +381,8 @@ def test_recording_and_examining(folder: Path, capsys: pytest.CaptureFixture[str
     write_window(folder / "window.json", window(util=96.0))
     run_python(examine, names, {})
     assert names["diagnosis"].as_json()  # type: ignore[attr-defined]
+    capsys.readouterr()
+    # The steps of this test do nothing, so their times vary by any percentage.
+    assert run_shell(require, {"step_cv<10": "step_cv<1e9"}) == 1
+    assert "step_cv" in capsys.readouterr().out
+    run_shell(require, {"util>=85": "util>=97"}, expected=1)

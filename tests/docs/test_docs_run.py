@@ -17,7 +17,7 @@ PAGES = ("index", "packing", "ddp-and-resume", "tuning")
 
 @pytest.mark.parametrize("page", PAGES)
 def test_the_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    packed = pack_folder(tmp_path, count=30)
+    packed = pack_folder(tmp_path, count=30, val=6)
     (tmp_path / "source").rename(tmp_path / "images")
     blocks = re.findall(r"```(python|sh)\n(.*?)```", (DOCS / f"{page}.md").read_text(), re.S)
     if any("fastload pack images packed" in text for _, text in blocks):

@@ -23,21 +23,21 @@ from tools.makedata import captcha, gray, nuscenes, openlane
 
 # Each case takes seconds. The loss falls by far more than required for every seed tried.
 Make = Callable[[Path], object]
-# Generator, subfolder with the images, batch size, epochs, final loss as a share of the first.
-CASES: dict[str, tuple[Make, str, int, int, float]] = {
-    "lanes": (lambda folder: openlane.make(folder, n=4), ".", 2, 4, 0.85),
-    "bev": (lambda folder: nuscenes.make(folder, n=2), ".", 1, 4, 0.92),
-    "gray": (lambda folder: gray.make(folder, n=64), "train", 16, 6, 0.9),
-    "captcha": (lambda folder: captcha.make(folder, n=32), ".", 8, 5, 0.8),
-    "classifier": (lambda folder: imagenet.make(folder, n=48, n_classes=3), "train", 12, 6, 0.9),
+# Generator, batch size, epochs, final loss as a share of the first.
+CASES: dict[str, tuple[Make, int, int, float]] = {
+    "lanes": (lambda folder: openlane.make(folder, n=4), 2, 4, 0.85),
+    "bev": (lambda folder: nuscenes.make(folder, n=2), 1, 4, 0.92),
+    "gray": (lambda folder: gray.make(folder, n=64), 16, 6, 0.9),
+    "captcha": (lambda folder: captcha.make(folder, n=32), 8, 5, 0.8),
+    "classifier": (lambda folder: imagenet.make(folder, n=48, n_classes=3), 12, 6, 0.9),
 }
 
 
 @pytest.mark.parametrize("name", sorted(CASES))
 def test_the_loss_goes_down_in_both_versions(name: str, tmp_path: Path) -> None:
-    make, where, batch_size, epochs, left = CASES[name]
+    make, batch_size, epochs, left = CASES[name]
     make(tmp_path / "images")
-    source = tmp_path / "images" / where
+    source = tmp_path / "images"
     if name == "captcha":
         fastload.pack(
             rows(str(source)), tmp_path / "packed", fields={"image": "image", "points": "points"}
@@ -63,7 +63,7 @@ def trained(module: str, data: Path, metrics: Path, batch_size: int, epochs: int
         str(metrics),
     ]
     parser = arguments(None, batch_size=1, epochs=1)
-    parser.set_defaults(accumulate=1, val=None, compile=False, save_every=0, resume=None)
+    parser.set_defaults(accumulate=1, compile=False, save_every=0, resume=None)
     with running(parser.parse_args(words)) as run:
         losses: list[float] = trainer.train(run)
     assert read_metrics(metrics).steps
@@ -72,9 +72,9 @@ def trained(module: str, data: Path, metrics: Path, batch_size: int, epochs: int
 
 @pytest.mark.parametrize("name", sorted(CASES))
 def test_a_dataset_without_a_full_batch_is_one_line(name: str, tmp_path: Path) -> None:
-    make, where, *_ = CASES[name]
+    make, *_ = CASES[name]
     make(tmp_path / "images")
-    source = tmp_path / "images" / where
+    source = tmp_path / "images"
     fastload.pack(
         rows(str(source)) if name == "captcha" else source,
         tmp_path / "packed",
@@ -97,7 +97,7 @@ def test_the_classifier_resumes_from_its_checkpoint(
     The checkpoint is in the middle of an epoch or at its end.
     """
     imagenet.make(tmp_path / "images", n=40, n_classes=2)
-    fastload.pack(tmp_path / "images" / "train", tmp_path / "packed")
+    fastload.pack(tmp_path / "images", tmp_path / "packed")
     monkeypatch.chdir(tmp_path)
     nets: list[torch.nn.Module] = []
     build, keep = classifier.network, classifier.save
@@ -115,7 +115,7 @@ def test_the_classifier_resumes_from_its_checkpoint(
     )
     parser = arguments(None, batch_size=8, epochs=2)
     for resume in (None, "first.pt"):
-        parser.set_defaults(val=None, compile=False, save_every=steps, resume=resume)
+        parser.set_defaults(compile=False, save_every=steps, resume=resume)
         with running(parser.parse_args(["packed", "--smoke"])) as run:
             classifier.train(run)
     whole, again = (
@@ -132,7 +132,6 @@ import torch
 from examples import classifier
 from examples.common import arguments, running
 parser = arguments(None, batch_size=4, epochs=1)
-parser.set_defaults(val=None)
 with running(parser.parse_args(["packed", "--smoke"])) as run:
     _, val = classifier.loaders(run)
     torch.manual_seed(3)
@@ -159,7 +158,7 @@ def test_two_processes_count_every_image_once_and_reduce_gradients_once_per_step
     tmp_path: Path,
 ) -> None:
     imagenet.make(tmp_path / "images", n=11, n_classes=2)
-    fastload.pack(tmp_path / "images" / "train", tmp_path / "packed")
+    fastload.pack(tmp_path / "images", tmp_path / "packed")
     (tmp_path / "both.py").write_text(IN_ONE_OR_TWO_PROCESSES)
     root = str(example_diffs.EXAMPLES.parent)
     alone, together = (

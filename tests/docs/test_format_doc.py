@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from fastload._common import strict_json
-from fastload._store import kinds, manifest, record
+from fastload._store import kinds, manifest, properties, record
 from fastload._store.columns import npy_header
 from fastload._store.dataset import open_dataset
 from fastload._store.fields import Field
@@ -131,6 +131,8 @@ def test_every_name_and_limit_is_documented() -> None:
     text = DOC.read_text()
     for word in (
         *manifest._KEYS,
+        *manifest._SHARD_KEYS,
+        *properties._KEYS,
         *KINDS,
         *record.CODEC_NAMES,
         *manifest.ORDERS,

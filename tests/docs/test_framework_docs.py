@@ -23,7 +23,7 @@ CHECKS = {
             def __init__(self): super().__init__(); self.seen = []
             def training_step(self, batch, number): self.seen.append(batch["id"].tolist()); return super().training_step((batch["image"], batch["label"]), number)
             def predict_step(self, batch, number): return batch["id"]
-        def loader(): return fastload.DataLoader("packed", 4, shuffle=True, fields=("image", "label", "id"), transform=[T.RandomResizedCrop(32), T.Normalize(0.5, 0.25)])
+        def loader(): return fastload.DataLoader("packed", 4, split="train", shuffle=True, fields=("image", "label", "id"), transform=[T.RandomResizedCrop(32), T.Normalize(0.5, 0.25)])
         def watched(checkpoint=None, epochs=2):
             keep = [ModelCheckpoint(dirpath="watched", filename="{step}", every_n_train_steps=5, save_top_k=-1)]
             trainer, model = lightning.Trainer(max_epochs=epochs, accelerator="cpu", logger=False, enable_progress_bar=False, callbacks=keep), Watched()
@@ -47,7 +47,7 @@ CHECKS = {
         assert type(trainer.predict_dataloaders) is fastload.DataLoader and sorted(predicted.tolist()) == list(range(48))
         """,
     "accelerate": """
-        def watched(): return fastload.DataLoader("packed", 4, shuffle=True, fields=("image", "id"), device=accelerator.device, transform=[T.RandomResizedCrop(32)])
+        def watched(): return fastload.DataLoader("packed", 4, split="train", shuffle=True, fields=("image", "id"), device=accelerator.device, transform=[T.RandomResizedCrop(32)])
         given = watched()
         assert accelerator.prepare(given) is given
         ids, synced = [], []
@@ -67,7 +67,7 @@ CHECKS = {
                 skipped.append(batch["id"].tolist()); synced.append(accelerator.sync_gradients)
         assert skipped == ids[5:] and synced[-1] and not accelerator.gradient_state.in_dataloader, synced
         assert len(list(given)) == 12 and given.state_dict()["epoch"] == 2
-        own = accelerator.prepare(fastload.DataLoader("packed", 4, sampler=list(range(9)), fields=("id",)))
+        own = accelerator.prepare(fastload.DataLoader("packed", 4, split="train", sampler=list(range(9)), fields=("id",)))
         assert [i for batch in own for i in batch["id"].tolist()] == list(range(9))
         assert [i for batch in skip_first_batches(own, 1) for i in batch["id"].tolist()] == list(range(4, 9))
         own_collate = fastload._load.torch_compat.accelerate.CollateOnto(torch.stack, torch.device("meta"))
@@ -79,7 +79,7 @@ CHECKS = {
             def forward(self, image, label, id): self.seen.append(id.tolist()); return super().forward(image, label)
         def watched(checkpoint=None):
             global loader
-            loader, model = fastload.DataLoader("packed", 4, shuffle=True, fields=("image", "label", "id"), transform=[T.RandomResizedCrop(32), T.Normalize(0.5, 0.25)]), Watched()
+            loader, model = fastload.DataLoader("packed", 4, split="train", shuffle=True, fields=("image", "label", "id"), transform=[T.RandomResizedCrop(32), T.Normalize(0.5, 0.25)]), Watched()
             FastTrainer(model, arguments, train_dataset=loader.dataset).train(resume_from_checkpoint=checkpoint)
             return model.seen
         whole = watched()
@@ -95,10 +95,10 @@ CHECKS = {
         flat = sum(seen[:12], [])
         assert len(seen) == 24 and sorted(flat) == list(range(48)) and seen[:12] != seen[12:]
         for wrong in (dict(type="Nothing"), dict()):
-            try: fastload.callbacks.mmengine.FastloadDataset("packed", transform=[wrong])
+            try: fastload.callbacks.mmengine.FastloadDataset("packed", split="train", transform=[wrong])
             except fastload.ConfigError as error: assert "RandomResizedCrop" in str(error)
             else: raise AssertionError(wrong)
-        batch = fastload.callbacks.mmengine.fastload_collate(fastload.callbacks.mmengine.FastloadDataset("packed", [dict(type="Resize", height=8, width=8)]).__getitems__([3, 4]))
+        batch = fastload.callbacks.mmengine.fastload_collate(fastload.callbacks.mmengine.FastloadDataset("packed", [dict(type="Resize", height=8, width=8)], split="train").__getitems__([3, 4]))
         assert batch["image"].shape == (2, 3, 8, 8) and list(batch) == ["image", "label"]
         """,
     "torchdata": """
@@ -138,7 +138,7 @@ def needs(module: str) -> None:
 @pytest.mark.parametrize("page", sorted(CHECKS))
 def test_the_page_runs_and_keeps_its_promises(page: str, tmp_path: Path) -> None:
     needs(page)
-    pack_photos(tmp_path / "packed", N)
+    pack_photos(tmp_path / "packed", N, val=7)
     blocks = re.findall(r"```python\n(.*?)```", (PAGES / f"{page}.md").read_text(), re.S)
     indent = re.compile(r"^ {8}", re.M)
     (tmp_path / "page.py").write_text(
@@ -155,7 +155,7 @@ def test_the_page_runs_and_keeps_its_promises(page: str, tmp_path: Path) -> None
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=900,
         env=environment,
         check=False,
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from fastload._tools.monitor.metrics_file import read_metrics
-from fastload._tools.monitor.series import RULE
+from fastload._tools.monitor.window import RULE
 from tests.windows import window
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "monitor.md"

@@ -6,13 +6,16 @@ import doctest
 import re
 from pathlib import Path
 
+import pytest
+
 from fastload import transforms
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "transforms.md"
 FLAGS = doctest.NORMALIZE_WHITESPACE
 
 
-def test_the_documents_examples_run() -> None:
+def test_the_documents_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # the examples pack a dataset
     text = DOCUMENT.read_text()
     blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     examples = doctest.DocTestParser().get_doctest(

@@ -96,7 +96,7 @@ def run_as_program(whole: bool, function: str, *arguments: Any) -> None:
     """
     os.setsid()
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    faulthandler.dump_traceback_later(15)  # for a child that hangs
+    faulthandler.dump_traceback_later(100)  # for a child that hangs
     code = 0
     try:
         globals()[function](*arguments)
@@ -120,7 +120,7 @@ def count_interrupts(packed: str, kind: str, seconds: float, pause: float, bug: 
     lost: list[int] = []
     ignored: Counter[str] = Counter()
     done = threading.Event()
-    started = threading.Event()
+    ready = threading.Event()  # the next KeyboardInterrupt will be caught
 
     def unraisable(what: Any) -> None:
         if what.exc_type is KeyboardInterrupt:
@@ -129,11 +129,13 @@ def count_interrupts(packed: str, kind: str, seconds: float, pause: float, bug: 
     sys.unraisablehook = unraisable
 
     def send() -> None:
-        started.wait()
+        ready.wait()
         rng, until = random.Random(SEED), time.monotonic() + seconds
         while time.monotonic() < until and not lost:
+            ready.wait()
+            ready.clear()
             time.sleep(rng.uniform(0.0005, pause))
-            before, at_most = len(caught), time.monotonic() + 10
+            before, at_most = len(caught), time.monotonic() + (10 if bug else 100)
             os.kill(os.getpid(), signal.SIGINT)
             while len(caught) == before and not lost:
                 if time.monotonic() > at_most:
@@ -146,7 +148,7 @@ def count_interrupts(packed: str, kind: str, seconds: float, pause: float, bug: 
     sender.start()
     while not done.is_set():
         try:
-            started.set()
+            ready.set()
             while not done.is_set():
                 if pause > 0.01:
                     loader = make(packed, kind)
@@ -163,7 +165,7 @@ def count_interrupts(packed: str, kind: str, seconds: float, pause: float, bug: 
 def check_delivered_batches(packed: str, kind: str, pause: float, bug: str) -> None:
     """Compares the batches delivered with the state, with Ctrl-C at random moments of an epoch."""
     plant(bug)
-    loader = make(packed, kind, fields=("image", "id"), timeout=60)
+    loader = make(packed, kind, fields=("image", "id"), timeout=300)
     expected = [batch["id"].tolist() for batch in make(packed, kind, fields=("image", "id"))]
     rng, wrong = random.Random(SEED), []
     delays: queue.SimpleQueue[float] = queue.SimpleQueue()
@@ -178,9 +180,11 @@ def check_delivered_batches(packed: str, kind: str, pause: float, bug: str) -> N
         got: list[list[int]] = []
         waiting = True
         iterator: Any = None
-        delays.put(rng.uniform(0, pause))
+        delay = [rng.uniform(0, pause)]
         while waiting or iterator is None or len(got) < len(expected):
             try:
+                if delay:
+                    delays.put(delay.pop())
                 if iterator is None:
                     loader.set_epoch(0)
                     iterator = iter(loader)
@@ -244,12 +248,12 @@ def _counts_too_early() -> None:
 
 
 def _thread_that_never_ends() -> None:
-    threading.Thread(target=time.sleep, args=(10,)).start()
+    threading.Thread(target=time.sleep, args=(600,)).start()
 
 
 def _orphan() -> None:
     if os.fork() == 0:
-        time.sleep(20)
+        time.sleep(600)
         os._exit(0)
 
 

@@ -149,7 +149,7 @@ def test_planted_bugs_are_detected(
             "kind": "flips",
             "folder": str(folder),
             "verify": verify,
-            "groups": {group: 40},
+            "groups": {group: 400 if group == "manifest" else 40},
             "seed": 3,
             "plant": bug,
         }

@@ -1,4 +1,4 @@
-"""Truncated, extended, zeroed, swapped and foreign files raise before they are mapped."""
+"""Truncated, extended, zeroed, swapped and foreign files raise before their tree is read."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("verify", ["size", "full"])
-def test_a_file_of_wrong_size_or_of_another_shard_is_never_mapped(
+def test_a_file_of_wrong_size_or_of_another_shard_is_never_opened(
     folder: Path, verify: str
 ) -> None:
     found = run(
@@ -76,7 +76,7 @@ def test_a_file_of_wrong_size_or_of_another_shard_is_never_mapped(
             "kind": "files",
             "folder": str(folder),
             "verify": verify,
-            "unmapped": True,
+            "unopened": True,
             "seed": 1,
             "damages": ["truncated", "extended", "swapped", "foreign"],
             "random": 200 if LONG else 20,
@@ -86,13 +86,13 @@ def test_a_file_of_wrong_size_or_of_another_shard_is_never_mapped(
     assert found["outcomes"].keys() == {"typed"}, found["log"]
 
 
-def test_a_partly_zeroed_file_is_never_mapped_with_full_verification(folder: Path) -> None:
+def test_a_partly_zeroed_file_is_never_opened_with_full_verification(folder: Path) -> None:
     found = run(
         {
             "kind": "files",
             "folder": str(folder),
             "verify": "full",
-            "unmapped": True,
+            "unopened": True,
             "seed": 2,
             "damages": ["zeroed"],
             "random": 200 if LONG else 20,
@@ -103,7 +103,7 @@ def test_a_partly_zeroed_file_is_never_mapped_with_full_verification(folder: Pat
 
 
 def test_a_partly_zeroed_file_never_gives_wrong_values(folder: Path) -> None:
-    """It may be mapped, but every record is checked. Zeros in LMDB pages may kill."""
+    """It may be opened, but every record and every step to it is checked."""
     found = run(
         {
             "kind": "files",
@@ -118,6 +118,7 @@ def test_a_partly_zeroed_file_never_gives_wrong_values(folder: Path) -> None:
     assert found["outcomes"].get("wrong", 0) == found["outcomes"].get("misnamed", 0) == 0, found[
         "log"
     ]
+    assert found["outcomes"].get("signal", 0) == 0
     assert found["where"]["zeroed"]["typed"] > 0
 
 
@@ -140,7 +141,7 @@ def test_planted_bugs_are_detected(
             "damages": [kind],
             "random": 5,
             "seed": 4,
-            "unmapped": kind != "foreign",
+            "unopened": kind != "foreign",
             "plant": bug,
         }
     )

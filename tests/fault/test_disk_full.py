@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from fastload._common.files import is_temporary
+from fastload._store import writer
 from fastload._store.dataset import open_dataset
 from fastload._store.fields import Field
 from fastload.errors import BadImage, StoreError
@@ -50,12 +51,14 @@ def pack_in_child(given: str, kind: str, dest: str, fail_at: int = -1) -> None:
     source: Any = Streamed(found, FIELDS) if kind == "stream" else Listed(found, FIELDS)
     if fail_at >= 0:
         ctypes.CDLL(None).fault_arm(dest.encode(), ctypes.c_long(fail_at))
+    writer.FLUSH_BYTES = 80_000  # so that also a small pack writes lines of its journal
     try:
-        pack(source, Path(dest), on_error="skip", jobs=2, **SMALL_SHARDS)
+        result = pack(source, Path(dest), on_error="skip", jobs=2, **SMALL_SHARDS)
     except StoreError as error:
         print(json.dumps({"error": str(error)}))
         return
-    print(json.dumps({"writes": ctypes.CDLL(None).fault_count() if fail_at >= 0 else -1}))
+    writes = ctypes.CDLL(None).fault_count() if fail_at >= 0 else -1
+    print(json.dumps({"writes": writes, "resumed_at": result.resumed_at}))
 
 
 def output_of(outcome: Outcome) -> dict[str, Any]:
@@ -117,6 +120,7 @@ def test_any_write_may_fail(tmp_path: Path, zygote: Zygote, kind: str) -> None:
     expected = tree(tmp_path / "whole")
     assert counted["writes"] > 40
     total = min(counted["writes"], MAX_FAILING_WRITE)
+    resumed_at = set()
     for n in range(1, total + 1, 1 if LONG or kind == "list" else 3):
         dest = tmp_path / str(n)
         error = output_of(zygote.run(pack_in_child, "small", kind, str(dest), n)).get("error")
@@ -125,8 +129,10 @@ def test_any_write_may_fail(tmp_path: Path, zygote: Zygote, kind: str) -> None:
         assert found, (n, error)
         assert int(found[1]) > 0
         assert_published_files_are_complete(dest, expected)
-        assert "writes" in output_of(zygote.run(pack_in_child, "small", kind, str(dest)))
+        resumed = output_of(zygote.run(pack_in_child, "small", kind, str(dest)))
+        resumed_at.add(resumed["resumed_at"])
         assert tree(dest) == expected, n
+    assert len(resumed_at) > 2, "samples of an unfinished shard are taken over"
 
 
 @pytest.fixture
@@ -172,7 +178,8 @@ def test_packing_resumes_while_the_disk_grows(
         assert_published_files_are_complete(dest, expected)
         shards.append(len(list(dest.glob("shard-*.lmdb"))))
     if kind == "list":
-        assert shards == sorted(set(shards))  # each run resumed after the existing shards
+        assert shards == sorted(shards)  # each run resumed after the existing shards
+        assert len(set(shards)) > 2
     resize(small_disk, "size=64m")
     assert "error" not in output_of(zygote.run(pack_in_child, "large", kind, str(dest)))
     assert tree(dest) == expected

@@ -82,8 +82,8 @@ def test_child_processes_get_the_same_batches(
     )
     child.start()
     got += [digest(batch) for batch in running]  # the parent continues meanwhile
-    assert answers.get(timeout=60) == expected[backend]
-    child.join(20)
+    assert answers.get(timeout=600) == expected[backend]
+    child.join(600)
     assert child.exitcode == 0
     assert got == expected[backend]
 
@@ -135,7 +135,7 @@ def test_a_child_that_closes_the_loader_does_not_affect_the_parent(
     got = [digest(next(iterator))]
     child = mp.get_context("fork").Process(target=loader.close)
     child.start()
-    child.join(20)
+    child.join(600)
     assert child.exitcode == 0
     assert got + [digest(batch) for batch in iterator] == expected["auto"]
 
@@ -154,7 +154,7 @@ class DyingDataset(torch.utils.data.Dataset[Any]):
             if self._how == "exit":
                 os._exit(0)
             if self._how == "hang":
-                time.sleep(60)
+                time.sleep(600)
             os.kill(os.getpid(), getattr(signal, self._how))
         return self._view.__getitems__(indices)
 
@@ -168,7 +168,7 @@ def test_a_dead_torch_worker_raises_and_leaves_no_process(packed: Path, how: str
         collate_fn=loader.collate_fn,
         num_workers=2,
         multiprocessing_context="fork",
-        timeout=15 if how != "hang" else 3,
+        timeout=3 if how in ("exit", "hang") else 300,  # torch notices only signals
     )
     iterator = iter(plain)
     pids = [worker.pid for worker in iterator._workers]  # type: ignore[attr-defined]
@@ -184,18 +184,21 @@ def test_a_dead_torch_worker_raises_and_leaves_no_process(packed: Path, how: str
 @pytest.mark.parametrize("backend", backends())
 def test_a_dead_feeder_thread_raises_immediately(packed: Path, backend: str) -> None:
     """An exception is raised in the thread from outside, while it waits for space in the queue."""
-    iterator = iter(make(packed, backend, prefetch_factor=1))
+    others = threading.enumerate()
+    iterator = iter(make(packed, backend, prefetch_factor=1, timeout=300))
     next(iterator)
-    (feeder,) = [thread for thread in threading.enumerate() if thread.name == "fastload-feeder"]
+    (feeder,) = [
+        thread
+        for thread in threading.enumerate()
+        if thread.name == "fastload-feeder" and thread not in others
+    ]
     assert wait_until(lambda: iterator._prefetcher.n_ready == 1)
     ctypes.pythonapi.PyThreadState_SetAsyncExc(
         ctypes.c_ulong(feeder.ident or 0), ctypes.py_object(SystemExit)
     )
     next(iterator)  # wakes the thread
-    start = time.monotonic()
     with pytest.raises(WorkerDied, match="feeder thread of the loader has exited"):
-        list(iterator)
-    assert time.monotonic() - start < 5
+        list(iterator)  # the test fails if it waits until the timeout
     with pytest.raises(WorkerDied):  # again: this is not the end of the epoch
         next(iterator)
     assert len(list(make(packed, backend))) == 6
@@ -210,16 +213,18 @@ def test_a_timeout_names_the_sample_of_a_hanging_thread(
 
     def hanging(batch: Any, row: int, slot: Any) -> Any:
         if int.from_bytes(bytes(batch.sources[row][16:24]), "little") == 7:
-            resume.wait(60)
+            resume.wait(600)
         return load(batch, row, slot)
 
     monkeypatch.setattr(reference, "_load", hanging)
-    iterator = iter(make(packed, "reference", timeout=1))
-    with pytest.raises(
-        RuntimeError,
-        match=r"no batch within timeout=1 s. Waiting for sample 7 \(shard-00000.lmdb, samples/\d+\)$",
-    ):
-        list(iterator)
+    iterator, late = iter(make(packed, "reference", timeout=1)), ""
+    # On a busy machine the other samples of the batch may not be decoded yet.
+    while not re.search(r"\. Waiting for sample 7 \(shard-00000.lmdb, samples/\d+\)$", late):
+        with pytest.raises(
+            RuntimeError, match=r"^no batch within timeout=1 s. Waiting for sample"
+        ) as error:
+            list(iterator)
+        late = str(error.value)
     resume.set()
     list(iterator)
 

@@ -42,7 +42,7 @@ N_MUTATIONS = 5000 if LONG else 1500
 ADDRESS_SPACE = 2 << 30
 PEAK_KB = 1 << 20  # resident memory, including mapped files
 RARE = ("410", "2x2,2x2,1x1")  # samplings in the corpus that simplejpeg cannot read
-STUCK_S = 20  # longest time without a sample
+STUCK_S = 300  # longest time without a sample
 
 
 @functools.cache

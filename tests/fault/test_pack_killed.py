@@ -7,6 +7,7 @@ planted bugs.
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import os
 import random
@@ -22,8 +23,10 @@ from typing import Any
 import pytest
 
 from fastload._common import files
-from fastload._pack.packer import Packer
+from fastload._pack.options import PackProgress
+from fastload._pack.part_packer import PartPacker
 from fastload._pack.state import Done, PackState
+from fastload._store import writer
 from fastload._store.dataset import open_dataset
 from fastload._store.fields import Field
 from fastload.errors import BadImage, StoreError
@@ -44,9 +47,13 @@ from tests.packing import (
 )
 
 LONG = os.environ.get("FASTLOAD_LONG") == "1"
-KILLS = 50 if LONG else 10  # per option set
+KILLS = 100 if LONG else 10  # per option set
 SEED = int(os.environ.get("FASTLOAD_SEED", "1"))
 FIELDS = (IMAGE, LABEL, Field("blob", "bytes"))
+# A record has about 90 kB, so every second one is written. A kill may lose the records of a write
+# that has not ended, those collected for the next one, and a bad sample, in two parts.
+FLUSH_BYTES = 100_000
+MAX_LOST = 10
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "class folders, one thread": {"jobs": 1},
@@ -76,12 +83,39 @@ def make_source(case: str, root: str) -> Any:
     )
 
 
-def pack_in_child(case: str, root: str, dest: str, bug: str = "") -> None:
+def pack_in_child(
+    case: str,
+    root: str,
+    dest: str,
+    bug: str = "",
+    on_progress: Callable[[PackProgress], None] | None = None,
+) -> None:
     """The process that is killed."""
     if bug:
         BUGS[bug]()
-    result = pack(make_source(case, root), Path(dest), **OPTIONS[case], **SMALL_SHARDS)
+    writer.FLUSH_BYTES = FLUSH_BYTES
+    result = pack(
+        make_source(case, root),
+        Path(dest),
+        on_progress=on_progress,
+        **OPTIONS[case],
+        **SMALL_SHARDS,
+    )
     print(json.dumps({"samples": result.n_samples, "resumed_at": result.resumed_at}))
+
+
+def pack_until(case: str, root: str, dest: str, at: int) -> None:
+    """Prints how many samples were taken over, and kills itself when ``at`` samples are done."""
+    said: list[int] = []
+
+    def kill(progress: PackProgress) -> None:
+        if progress.stage == "packing" and not said:
+            said.append(progress.resumed_at)
+            print(progress.resumed_at, flush=True)
+        if progress.stage == "packing" and progress.done == at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    pack_in_child(case, root, dest, on_progress=kill)
 
 
 def pack_and_die(case: str, root: str, dest: str, step: int, bug: str = "") -> None:
@@ -96,10 +130,10 @@ def pack_and_die(case: str, root: str, dest: str, step: int, bug: str = "") -> N
                 and arguments[2] & (os.O_WRONLY | os.O_RDWR)
             )
         else:
-            counts = event in ("os.rename", "os.remove", "os.rmdir", "os.mkdir")
+            counts = event in ("os.rename", "os.link", "os.remove", "os.rmdir", "os.mkdir")
         if counts:
             steps.append(
-                f"{event} {os.path.basename(os.fspath(arguments[1 if event == 'os.rename' else 0]))}"
+                f"{event} {os.path.basename(os.fspath(arguments[event in ('os.rename', 'os.link')]))}"
             )
             if len(steps) == step:
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -113,12 +147,13 @@ def pack_and_die(case: str, root: str, dest: str, step: int, bug: str = "") -> N
 def bug_publishes_by_copying() -> None:
     """Publishes by copying instead of renaming."""
 
-    def publish(temporary: Path, path: Path) -> None:
+    def publish(temporary: Path, path: Path, *, replace: bool = True) -> bool:
         data = temporary.read_bytes()
         for start in range(0, len(data), 1 + len(data) // 3):
             with path.open("ab" if start else "wb") as file:
                 file.write(data[start : start + 1 + len(data) // 3])
         temporary.unlink()
+        return True
 
     files.publish = publish
 
@@ -131,9 +166,9 @@ def bug_forgets_events() -> None:
         done = real(self, number)
         return replace(done, events=[]) if self.resumed else done  # type: ignore[attr-defined]
 
-    def finished(self: PackState) -> Iterator[Done]:
+    def finished(self: PackState, number: int, positions: range) -> Done | None:
         self.resumed = (self.folder / "done-00000.json").exists()  # type: ignore[attr-defined]
-        return real_finished(self)
+        return real_finished(self, number, positions)
 
     real_finished = PackState.finished
     PackState.resumed = False  # type: ignore[attr-defined]
@@ -141,27 +176,28 @@ def bug_forgets_events() -> None:
 
 
 def bug_leaves_temporary_files() -> None:
-    Packer._remove_leftovers = lambda self: None  # type: ignore[method-assign]
+    PackState._remove_leftovers = lambda self: None  # type: ignore[method-assign]
 
 
 def bug_resumes_one_too_far() -> None:
-    real = PackState.done
-    PackState.done = lambda self, number: _shifted(real(self, number))  # type: ignore[method-assign]
+    """The first sample after the finished parts is lost."""
+    real = PartPacker._rows
 
+    def shifted(self: PartPacker, parts: Any) -> Any:
+        return itertools.islice(real(self, parts), int(len(parts) < self._layout.n_parts), None)
 
-def _shifted(done: Done) -> Done:
-    return replace(done, next_position=done.next_position + 1)
+    PartPacker._rows = shifted  # type: ignore[method-assign]
 
 
 def bug_records_a_shard_before_it_exists() -> None:
     real_publish, real_record = files.publish, PackState.record
     late: list[tuple[Path, Path]] = []
 
-    def publish(temporary: Path, path: Path) -> None:
+    def publish(temporary: Path, path: Path, *, replace: bool = True) -> bool:
         if path.name.startswith("shard-"):
             late.append((temporary, path))
-        else:
-            real_publish(temporary, path)
+            return True
+        return real_publish(temporary, path, replace=replace)
 
     def record(self: PackState, number: int, done: Done, rows: Any) -> None:
         real_record(self, number, done, rows)
@@ -214,6 +250,7 @@ class KillTrial:
             assert tree(folder / "buggy") == self.expected
         assert sum(name.startswith("shard-") for name in self.expected) == 3
         self.kills = 0
+        self.taken = 0  # samples that the last run of a pack took over
         self.wrong: list[str] = []
 
     def check_after_kill(self, dest: Path) -> None:
@@ -267,6 +304,8 @@ class KillTrial:
                 child.kill(signal.SIGKILL)
             outcome = child.wait()
             if outcome.code != -signal.SIGKILL:
+                if outcome.code == 0:
+                    self.taken += json.loads(outcome.output)["resumed_at"]
                 return self.check_finished(dest, outcome)
             kills += 1
             self.kills += 1
@@ -296,8 +335,43 @@ def test_packing_resumes_after_kills_at_random_moments(
         trials += 1
         trial.kill_at_random(tmp_path / "packed", rng, KILLS - trial.kills)
         shutil.rmtree(tmp_path / "packed")
-    print(f"seed {SEED}: {trial.kills} kills in {trials} packs of {trial.seconds:.2f} s")
+    print(
+        f"seed {SEED}: {trial.kills} kills in {trials} packs of {trial.seconds:.2f} s, "
+        f"{trial.taken} samples taken over"
+    )
     assert not trial.wrong
+
+
+@pytest.mark.parametrize("case", OPTIONS)
+def test_samples_before_a_kill_are_taken_over(
+    tmp_path: Path, zygote: Zygote, root: str, case: str
+) -> None:
+    """Kills at random samples. Each run reports how many samples it took over."""
+    trial = KillTrial(zygote, case, root, tmp_path)
+    rng = random.Random(f"{SEED} {case}")
+    n_samples = 36 if case.startswith("class folders") else len(make_samples())
+    trials = taken = 0
+    while trial.kills < KILLS:
+        trials += 1
+        dest = tmp_path / "packed"
+        before = 0
+        while (at := before + rng.randint(1, 20)) < n_samples:
+            outcome = zygote.run(pack_until, case, root, str(dest), at)
+            assert outcome.code == -signal.SIGKILL, outcome
+            assert before - MAX_LOST <= int(outcome.output) <= before
+            taken += int(outcome.output)
+            before = at
+            trial.kills += 1
+            trial.check_after_kill(dest)
+        outcome = zygote.run(pack_in_child, case, root, str(dest))
+        resumed_at = json.loads(outcome.output)["resumed_at"]
+        assert before - MAX_LOST <= resumed_at <= before
+        taken += resumed_at
+        trial.check_finished(dest, outcome)
+        assert not trial.wrong
+        shutil.rmtree(dest)
+    print(f"seed {SEED}: {trial.kills} kills in {trials} packs, {taken} samples taken over")
+    assert taken > 0
 
 
 def steps_of(zygote: Zygote, case: str, root: str, dest: Path) -> list[str]:
@@ -307,13 +381,13 @@ def steps_of(zygote: Zygote, case: str, root: str, dest: Path) -> list[str]:
 
 
 BOUNDARIES = (
-    "os.rename plan.json",
-    "os.rename listing.offsets",
+    "os.link plan.json",
+    "os.link listing.offsets",
     "os.rename shard-00001.lmdb",
     "os.rename done-00001.json",
     "os.rename label.npy",
     "os.rename pack-log.jsonl",
-    "os.rename manifest.json",
+    "os.link manifest.json",
     "os.remove plan.json",
 )
 

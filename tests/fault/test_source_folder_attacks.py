@@ -106,8 +106,6 @@ ATTACKS: dict[str, tuple[Callable[[Path], object], str]] = {
     "link to a folder outside": (lambda p: p.symlink_to("../../secrets"), "leads outside the root"),
     "link to a system file": (lambda p: p.symlink_to("/etc/passwd"), "leads outside the root"),
     "link to a device outside": (lambda p: p.symlink_to("/dev/zero"), "leads outside the root"),
-    "link to its own folder": (lambda p: p.symlink_to("."), "a link to a folder: not followed"),
-    "link to the root": (lambda p: p.symlink_to(".."), "a link to a folder: not followed"),
     "link to itself": (lambda p: p.symlink_to(p.name), "a link to itself"),
     "two links in a ring": (_loop_of_two, "a link to itself"),
     "link to nowhere": (
@@ -146,17 +144,40 @@ def test_a_class_folder_that_links_outside_is_not_entered(root: Path) -> None:
     assert [sample.source for sample in good] == ["good/a.jpg"]
     assert len(bad) == 1
     assert bad[0].startswith("evil: not read: its path or a link leads outside the root")
+    assert "Pass --follow-links" in bad[0]
 
 
-def test_folders_that_link_to_each_other_are_walked_once(root: Path) -> None:
-    """If links were followed, 12 folders that link to each other would be 12! paths."""
+def test_folders_that_link_to_each_other_do_not_hang(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """12 folders that link to each other have 12! paths."""
+    monkeypatch.setattr(files, "MAX_NESTED_LINKS", 1000)
     for i in range(12):
         put_image(root / f"c{i}" / "x.jpg")
         for j in range(12):
             (root / f"c{i}" / f"to{j}").symlink_to(f"../c{j}")
-    entries = list(walk(root))
-    assert len([entry for entry in entries if not entry.refused]) == 13
-    assert len([entry for entry in entries if entry.refused and entry.folder]) == 144
+    with pytest.raises(
+        ConfigError,
+        match=r"more than 1000 folders are reached through two or more links, e\.g\. c0/to1/to",
+    ):
+        list(walk(root))
+    for i in range(1, 12):
+        shutil.rmtree(root / f"c{i}")
+    assert [entry.path for entry in walk(root) if not entry.refused] == ["c0/x.jpg", "good/a.jpg"]
+
+
+@pytest.mark.parametrize("target", [".", "..", "../../root/good", "../to"])
+def test_a_link_to_a_folder_that_contains_it_is_named_and_not_followed(
+    root: Path, target: str
+) -> None:
+    (root / "to").symlink_to("good")  # a second way to the same folder
+    (root / "good" / "loop").symlink_to(target)
+    source = FolderSource(root)
+    assert source.classes == ("good", "to")
+    assert [sample.source for sample in samples_of(source)] == ["good/a.jpg", "to/a.jpg"]
+    assert dict(source.left_out()) == dict.fromkeys(
+        ["good/loop", "to/loop"], "a link to a folder that contains it"
+    )
 
 
 def test_names_that_are_not_utf8_are_read_and_escaped(root: Path) -> None:

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from fastload._store import environment, manifest
+from fastload._store import manifest, shard
 from fastload._store.dataset import Dataset, open_dataset
 from fastload.errors import CorruptManifest, CorruptShard, StoreError
 from tests.fault.planted import plant
@@ -60,7 +60,7 @@ def make_dataset(folder: Path, *, seed: int = 0, n_samples: int = 15, per_shard:
 
 def everything(ds: Dataset) -> Iterator[tuple[str, Callable[[], Any]]]:
     """Yields every value of a dataset, as a name and a function that reads it."""
-    yield "fields", lambda: [repr(ds.fields), repr(ds.classes), repr(ds.splits), len(ds)]
+    yield "fields", lambda: [repr(ds.fields), repr(ds.class_names), repr(ds.splits), len(ds)]
     yield "blocks", lambda: ds.blocks
     for column in ds.manifest.columns:
         yield f"column {column.name}", lambda name=column.name: ds.column(name)  # type: ignore[misc]
@@ -178,17 +178,17 @@ def damaged(folder: Path, damage: Damage) -> Iterator[None]:
         aside.rename(path)
 
 
-def watch_maps() -> set[str]:
-    """Returns a set that collects the names of the shards that are mapped from now on."""
-    mapped: set[str] = set()
-    real = environment.Environment.__init__
+def watch_opens() -> set[str]:
+    """Returns a set that collects the names of the shards whose tree is read from now on."""
+    opened: set[str] = set()
+    real = shard.open_file
 
-    def watched(self: environment.Environment, descriptor: int, size: int) -> None:
-        mapped.add(Path(os.readlink(f"/proc/self/fd/{descriptor}")).name)
-        real(self, descriptor, size)
+    def watched(descriptor: int, size: int) -> Any:
+        opened.add(Path(os.readlink(f"/proc/self/fd/{descriptor}")).name)
+        return real(descriptor, size)
 
-    environment.Environment.__init__ = watched  # type: ignore[method-assign]
-    return mapped
+    shard.open_file = watched
+    return opened
 
 
 def run(job: dict[str, Any]) -> dict[str, Any]:
@@ -218,13 +218,13 @@ def main() -> None:
     generators = {"flips": test_bit_flips.flips, "files": test_damaged_files.damages}
     damages = list(generators[job["kind"]](folder, job))
     plant(job.get("plant", ""))
-    mapped = watch_maps()
+    opened = watch_opens()
 
     def trial(damage: Damage) -> int:
-        mapped.clear()
+        opened.clear()
         code = observe(folder, job["verify"], expected, damage)
-        if job.get("unmapped") and damage.name in mapped:
-            print(f"MAPPED {damage.what}", file=sys.stderr)
+        if job.get("unopened") and damage.name in opened:
+            print(f"OPENED {damage.what}", file=sys.stderr)
             return 20
         return code
 

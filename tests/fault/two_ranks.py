@@ -18,7 +18,7 @@ from fastload import transforms as T
 
 def main(packed: str, out: str, mode: str) -> None:
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", timeout=timedelta(seconds=60))
+    dist.init_process_group("gloo", timeout=timedelta(seconds=600))
     rank, world = dist.get_rank(), dist.get_world_size()
     loader = fastload.DataLoader(
         packed,
@@ -28,7 +28,7 @@ def main(packed: str, out: str, mode: str) -> None:
         fields=("image", "label", "id"),
         seed=2,
         last_batch="pad" if mode == "pad" else "partial",
-        timeout=60,
+        timeout=600,
     )
     saved = Path(out) / "state.json"
     if saved.exists():

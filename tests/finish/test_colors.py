@@ -14,12 +14,11 @@ from fastload import transforms as T
 from fastload._finish import color
 from fastload._finish.batch import Finish
 from fastload._plan.color import (
-    AdjustBrightness,
-    AdjustContrast,
-    AdjustHue,
-    AdjustSaturation,
-    Erase,
-    ToGrayscale,
+    BRIGHTNESS,
+    CONTRAST,
+    GRAYSCALE,
+    HUE,
+    SATURATION,
 )
 from fastload.transforms import PlanRows, compile
 from tests.finish.images import WIDTH, N, batch
@@ -255,11 +254,11 @@ def test_kernels_do_not_change_neutral_samples() -> None:
     one = torch.ones(N, 1)
     zero = torch.zeros(N, 1)
     for result in (
-        color.adjust_brightness(AdjustBrightness(), x.clone(), one),
-        color.adjust_contrast(AdjustContrast(), x.clone(), one),
-        color.adjust_saturation(AdjustSaturation(), x.clone(), one),
-        color.adjust_hue(AdjustHue(), x.clone(), zero),
-        color.to_grayscale(ToGrayscale(), x.clone(), zero),
-        color.erase(Erase((0.0,), normalized=False), x.clone(), torch.zeros(N, 4)),
+        color.adjust_brightness(BRIGHTNESS, x.clone(), one),
+        color.adjust_contrast(CONTRAST, x.clone(), one),
+        color.adjust_saturation(SATURATION, x.clone(), one),
+        color.adjust_hue(HUE, x.clone(), zero),
+        color.to_grayscale(GRAYSCALE, x.clone(), zero),
+        color.erase(compile([T.RandomErasing()]).ops[0], x.clone(), torch.zeros(N, 4)),
     ):
         assert (result - x).abs().max() < 1e-3

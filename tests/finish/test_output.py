@@ -169,7 +169,7 @@ def test_finished_batches_can_be_trained_on() -> None:
         (
             [],
             torch.zeros(2, 4, 4, 3),
-            r"torch.float32 \(2, 4, 4, 3\): expected uint8 \(n, height, width, channels\)",
+            r"torch.float32 \(2, 4, 4, 3\): expected torch.uint8 \(n, height, width, channels\)",
         ),
         ([], torch.zeros(4, 4, 3, dtype=torch.uint8), r"images are torch.uint8 \(4, 4, 3\)"),
         (

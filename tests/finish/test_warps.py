@@ -19,7 +19,7 @@ from fastload._finish import warp
 from fastload._finish.batch import Finish
 from fastload._finish.kernels import warp_masks
 from fastload._load.loader import DataLoader
-from fastload._plan.warps import WarpAffine
+from fastload._plan.warps import affine_op
 from fastload.transforms import PlanRows, compile, move_boxes, move_points
 from tests.loading import backends
 from tests.plan.oracle import blob, centroid, execute
@@ -131,7 +131,7 @@ def test_the_native_core_warps_like_torch(
         .astype(np.float32)
     )
     inverse = torch.tensor([numbers, [1, 0.25, -3e9, 0, 1, float(width)]], dtype=torch.float32)
-    found = warp.warp_affine(WarpAffine((fill,)), x, inverse)
+    found = warp.warp_affine(affine_op((fill,)), x, inverse)
     expected = warp.sample_affine(x, inverse, torch.tensor([float(fill)]))
     assert torch.allclose(found, expected, atol=0.02)
     assert (found[1] == fill).all()  # everything is outside the source
@@ -150,7 +150,7 @@ def test_every_instruction_set_yields_the_same_bits() -> None:
         found = []
         for level in ("portable", "avx2", "avx512"):
             module.set_simd(level)
-            found.append(warp.warp_affine(WarpAffine((3,)), x, inverse))
+            found.append(warp.warp_affine(affine_op((3,)), x, inverse))
     finally:
         module.set_simd("avx512")
     assert torch.equal(found[0], found[1])

@@ -335,6 +335,24 @@ def test_the_jpeg_engine_needs_a_passed_selftest_of_these_versions(
     assert candidates(device)[0][1:] == [DALI]
 
 
+def test_a_stored_choice_ends_with_the_selftest_record(
+    packed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken = made_up([SLOW, MIDDLE], monkeypatch)
+    device = torch.device("cuda", 0)
+    record.save(device, {"dali": dict.fromkeys(record.HARDWARE_STAGES, True)})
+    choice = measured_choice("auto", bench(packed, gpu=True, budget=8))
+    assert choice is not None
+    assert choice.hardware
+    assert measured_choice("auto", bench(packed, gpu=True, budget=8)) == choice
+    assert taken == ["measured"]
+    made_up([SLOW, FAST], monkeypatch)
+    record.save(device, {"dali": {"engine": False}})
+    revoked = measured_choice("auto", bench(packed, gpu=True, budget=8))
+    assert revoked is not None
+    assert (revoked.name, revoked.hardware) == ("dali", False)
+
+
 def test_the_names_of_backends(packed: Path) -> None:
     assert (AUTO, *BACKENDS) == ("auto", "native", "dali", "nvjpeg", "reference")
     with pytest.raises(ConfigError, match="expected one of auto, native, dali, nvjpeg, reference"):

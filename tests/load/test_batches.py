@@ -56,7 +56,7 @@ def sample(i: int) -> dict[str, Any]:
         "name": f"n{i}",
         "meta": {"i": [i]},
         "blob": bytes([i]),
-        "split": i % 2,
+        "split": int(i > 3),
     }
     if i == 5:
         del values["boxes"], values["classes"], values["lanes"], values["score"], values["name"]
@@ -76,7 +76,7 @@ def photos(pack_once: Callable[..., Path]) -> Path:
 
 
 def one_batch(all_kinds: Path, **options: Any) -> Any:
-    (batch,) = list(DataLoader(all_kinds, **{"batch_size": N, **options}))
+    (batch,) = list(DataLoader(all_kinds, **{"batch_size": N, "split": "all", **options}))
     return batch
 
 
@@ -152,19 +152,24 @@ def test_padding_a_batch_of_empty_tables(all_kinds: Path) -> None:
 
 
 def test_the_stacking_error_names_both_samples_and_the_solution(tmp_path: Path) -> None:
-    count = 140  # every third of them is scanned, but not number 100
-    samples = [{"label": i, "points": np.zeros((4 if i == 100 else 5, 2))} for i in range(count)]
+    samples = [{"label": i, "pose": np.zeros((3, 4 if i == 100 else 3))} for i in range(140)]
     packed = pack_samples(
-        tmp_path / "packed", (Field("label", "int"), Field("points", "points")), samples
+        tmp_path / "packed", (Field("label", "int"), Field("pose", "matrix")), samples
     )
     loader = DataLoader(packed, 20)
     with pytest.raises(
         ConfigError,
-        match=r"field 'points'.* of \(5, 2\) in sample 100?.*of \(4, 2\) in sample 100.*ragged=\{'points': 'list'\}",
+        match=r"field 'pose'.* of \(3, 3\) in sample 10,.*of \(3, 4\) in sample 100.*ragged=\{'pose': 'list'\}",
     ):
         list(DataLoader(packed, 2, sampler=[10, 100]))
-    assert next(iter(loader))["points"].shape == (20, 5, 2)
-    assert len(list(DataLoader(packed, 20, ragged={"points": "list"}))) == 7
+    assert next(iter(loader))["pose"].shape == (20, 3, 3)
+    assert len(list(DataLoader(packed, 20, ragged={"pose": "list"}))) == 7
+
+
+def test_padded_values_have_a_mask(tmp_path: Path) -> None:
+    samples = [{"points": np.zeros((4 if i == 100 else 5, 2))} for i in range(140)]
+    packed = pack_samples(tmp_path / "packed", (Field("points", "points"),), samples)
+    assert isinstance(next(iter(DataLoader(packed, 2)))["points"], list)
     padded = next(iter(DataLoader(packed, 2, sampler=[10, 100], ragged={"points": "pad"})))
     assert padded["points.mask"].sum(1).tolist() == [5, 4]
 

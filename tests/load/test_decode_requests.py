@@ -14,10 +14,10 @@ from fastload._common.native import core
 from fastload._common.threads import WorkerThreads
 from fastload._decode.backend import REQUEST
 from fastload._load import decode_requests
-from fastload._load.records import PART_ROW, BatchRecords
+from fastload._load.records import BatchRecords
 from fastload._plan.compiler import compile
 from fastload._plan.rows import PlanRows
-from fastload._store.record import DATA, DEFLATED, JPEG, PNG, RAW, RESTART_INDEX
+from fastload._store.record import DATA, DEFLATED, JPEG, PART_ROW, PNG, RAW, RESTART_INDEX
 
 FIELD, ITEMS = 3, 2
 module = core()

@@ -6,13 +6,16 @@ turn.
 
 from __future__ import annotations
 
+import random
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 from fastload import transforms as T
 from fastload._load.loader import DataLoader
@@ -46,10 +49,19 @@ def interrupted(call: Callable[[], Any], number: int) -> tuple[bool, Any]:
         sys.settrace(before)
 
 
+def collate(samples: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"id": torch.stack([sample["id"] for sample in samples])}
+
+
 @pytest.mark.parametrize(
     "options",
-    [{}, {"sampler": [*range(N)], "shuffle": None}, {"prefetch_factor": 1}],
-    ids=["own order", "sampler", "one ahead"],
+    [
+        {},
+        {"sampler": [*range(N)], "shuffle": None},
+        {"prefetch_factor": 1},
+        {"collate_fn": collate},
+    ],
+    ids=["own order", "sampler", "one ahead", "collate_fn"],
 )
 def test_an_interrupt_at_any_call_loses_and_repeats_nothing(
     packed: Path, options: dict[str, Any]
@@ -92,4 +104,29 @@ def test_an_interrupt_at_any_call_loses_and_repeats_nothing(
         assert got + [batch["id"].tolist() for batch in resumed] == expected, (
             f"resumed, at call {number}"
         )
+    raise AssertionError(f"more than {MOST_CALLS} calls in one next()")
+
+
+def test_an_interrupt_at_any_call_restores_the_generators_and_threads(packed: Path) -> None:
+    def state() -> tuple[object, ...]:
+        numpy_state: Any = np.random.get_state()
+        return (
+            random.getstate(),
+            numpy_state[1].tolist(),
+            numpy_state[2:],
+            torch.get_rng_state().tolist(),
+            torch.get_num_threads(),
+        )
+
+    loader = DataLoader(
+        packed, 4, transform=[T.Resize(8, 8)], fields=("image", "id"), collate_fn=collate
+    )
+    random.gauss(0, 1)
+    before = state()
+    for number in range(1, MOST_CALLS):
+        iterator = iter(loader)
+        was, _ = interrupted(lambda: next(iterator), number)  # noqa: B023 - called immediately
+        assert state() == before, f"at call {number}"
+        if not was:
+            return
     raise AssertionError(f"more than {MOST_CALLS} calls in one next()")

@@ -8,6 +8,7 @@ import gc
 import operator
 import pickle
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -223,12 +224,26 @@ def test_collate_fn_gets_a_list_of_samples_like_torch(packed: Path) -> None:
     assert [tuple(part.shape) for part in pairs[0]] == [(3, 16, 16), ()]
 
 
+def test_collate_fn_runs_on_one_thread_and_leaves_the_trainer_its_threads(packed: Path) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        found = list(make(packed, collate_fn=lambda _: torch.get_num_threads()))
+        assert (set(found), torch.get_num_threads()) == ({1}, 3)
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_default_collate_of_torch_works_as_collate_fn(packed: Path) -> None:
     images, labels = next(
         iter(DataLoader(packed, 4, transform=CROPPED, collate_fn=torch.utils.data.default_collate))
     )
     expected = next(iter(DataLoader(packed, 4, transform=CROPPED)))
     assert same_batch((images, labels), expected)
+    collate = torch.utils.data.default_collate
+    assert isinstance(
+        next(iter(DataLoader(packed, 4, transform=CROPPED, collate_fn=collate))), tuple
+    )
 
 
 def test_batch_size_none_yields_single_samples(packed: Path) -> None:
@@ -267,24 +282,31 @@ def test_an_error_in_collate_fn_is_raised_and_the_next_batch_follows(packed: Pat
         next(iterator)
 
 
-def test_stop_iteration_in_collate_fn_does_not_end_the_epoch(packed: Path) -> None:
+@pytest.mark.parametrize("ahead", [False, True])
+def test_stop_iteration_in_collate_fn_does_not_end_the_epoch(packed: Path, ahead: bool) -> None:
     """A `for` loop would take StopIteration for the end of the epoch."""
     names = iter("ab")
-    iterator = iter(make(packed, collate_fn=lambda _: next(names)))
+    functions: dict[bool, Callable[..., str]] = {
+        False: lambda _: next(names),
+        True: lambda _, generator=None: next(names),
+    }
+    iterator = iter(make(packed, collate_fn=functions[ahead]))
     assert [next(iterator), next(iterator)] == ["a", "b"]
     with pytest.raises(RuntimeError, match="building a batch raised StopIteration"):
         next(iterator)
 
 
 def test_timeout_names_the_samples_that_hang(packed: Path) -> None:
-    go_on = threading.Event()
+    begun, go_on = threading.Event(), threading.Event()
 
-    def collate(samples: list[Any]) -> list[int]:
-        go_on.wait(30)
+    def collate(samples: list[Any], generator: torch.Generator | None = None) -> list[int]:
+        begun.set()
+        go_on.wait(300)
         return [int(sample["id"]) for sample in samples]
 
     expected = ids_of(make(packed))
     iterator = iter(make(packed, collate_fn=collate, timeout=0.2))
+    assert begun.wait(300)
     with pytest.raises(
         RuntimeError, match=r"no batch within timeout=0\.2 s. Waiting for samples"
     ) as caught:
@@ -295,16 +317,22 @@ def test_timeout_names_the_samples_that_hang(packed: Path) -> None:
 
 
 def test_a_hanging_disk_causes_a_timeout(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    go_on = threading.Event()
+    begun, go_on = threading.Event(), threading.Event()
+
+    def collate(samples: list[Any], generator: torch.Generator | None = None) -> int:
+        begun.set()
+        go_on.wait(300)
+        return len(samples)
 
     def hanging(*_: Any) -> Any:
-        go_on.wait(30)
+        go_on.wait(300)
         raise CorruptShard("read at last, and damaged", shard="shard-00000.lmdb")
 
-    loader = make(packed, collate_fn=lambda samples: go_on.wait(30) and len(samples), timeout=0.2)
+    loader = make(packed, collate_fn=collate, timeout=0.2)
     monkeypatch.setattr(Dataset, "source", hanging)
     monkeypatch.setattr("fastload._load.iterator._NAMING_S", 0.1)
     iterator = iter(loader)
+    assert begun.wait(300)
     try:
         with pytest.raises(
             RuntimeError,

@@ -185,7 +185,7 @@ def test_single_samples_and_lists_of_them(packed: Path) -> None:
 def test_a_sample_index_is_an_int_with_an_epoch() -> None:
     import pickle
 
-    index = SampleIndex.of(7, 3)
+    index = SampleIndex.of(7, 3, 7)
     assert index == 7
     assert [10, 11, 12, 13, 14, 15, 16, 17][index] == 17
     copy = pickle.loads(pickle.dumps(index))

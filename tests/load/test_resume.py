@@ -325,6 +325,7 @@ def test_another_dataset_is_rejected(packed: Path, tmp_path: Path) -> None:
         {"runs": [[1, 6, "partial", 99]]},
         {"runs": [[0, 6, "partial", 0]]},
         {"runs": [[1, 6, "cut", 0]]},
+        {"runs": [[1 << 62, 6, "partial", 0], [1, 6, "partial", 0]]},
         {"runs": [[1, 6, "partial", 7], [1, 6, "partial", 1]]},
         {"runs": "x"},
         {"runs": None},

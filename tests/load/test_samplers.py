@@ -134,7 +134,7 @@ def test_ids_out_of_range_are_named(packed: Path) -> None:
     iterator = iter(loader)
     assert next(iterator)["id"].tolist() == [1, 2]
     with pytest.raises(
-        ConfigError, match=f"the sampler returned sample ids 0 to {N}: expected 0 to {N - 1}"
+        ConfigError, match=f"the sampler returned indices 0 to {N}: expected 0 to {N - 1}"
     ):
         next(iterator)
     assert len(list(make(packed, sampler=[1]))) == 1

@@ -93,7 +93,7 @@ def test_counts_and_times_are_plausible(packed: Path) -> None:
 def test_python_work_on_a_batch_counts_as_finish(packed: Path) -> None:
     waited_s = 0.02
 
-    def slow(samples: list[Any]) -> list[Any]:
+    def slow(samples: list[Any], generator: torch.Generator | None = None) -> list[Any]:
         threading.Event().wait(waited_s)
         return samples
 
@@ -238,7 +238,7 @@ def test_the_loader_prefetches_more_after_a_stall(
 
     def slow(pending: PendingBatch, collate: Any) -> Any:
         if late.is_set():
-            gate.wait(10)
+            gate.wait(300)
         return finish(pending, collate)
 
     monkeypatch.setattr(loader.pipeline, "finish", slow)
@@ -265,7 +265,7 @@ def test_the_loader_adapts_its_threads(packed: Path, monkeypatch: pytest.MonkeyP
     wanted = threading.Semaphore(0)
 
     def late(pending: PendingBatch, collate: Any) -> Any:
-        wanted.acquire(timeout=20)
+        wanted.acquire(timeout=300)
         return finish(pending, collate)
 
     monkeypatch.setattr(hungry.pipeline, "finish", late)

@@ -221,7 +221,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"sampler": range(3), "batch_sampler": [[1]]}, "batch_sampler decides batches"),
     (
         {"sampler": range(3), "last_batch": "pad"},
-        "last_batch and window have no effect with a sampler",
+        "last_batch, window and repeats have no effect with a sampler",
     ),
     ({"batch_sampler": [[1]], "window": 4}, "with a sampler"),
     (
@@ -331,7 +331,7 @@ def test_a_truthy_shuffle_is_the_same_as_true(packed: Path) -> None:
     for shuffle in (1, np.True_):
         loader = DataLoader(packed, 4, shuffle=shuffle, transform=RESIZED)  # type: ignore[arg-type]
         assert json.dumps(loader.state_dict()) == json.dumps(expected.state_dict())
-        assert loader.block_samples
+        assert loader.blocks
 
 
 def test_the_seed_follows_the_generator(packed: Path) -> None:

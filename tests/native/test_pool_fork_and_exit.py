@@ -51,22 +51,22 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def start(program: str, images: Path) -> subprocess.Popen[str]:
+def start(program: str, images: Path, **variables: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-X", "faulthandler", "-c", textwrap.dedent(PRELUDE + program)],
         cwd=ROOT,
         text=True,
-        env={**os.environ, "IMAGES": str(images)},
+        env={**os.environ, "IMAGES": str(images), **variables},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
 
 
-def child(program: str, images: Path) -> tuple[int, str, str]:
+def child(program: str, images: Path, **variables: str) -> tuple[int, str, str]:
     """Returns exit code, stdout and stderr. A child that hangs is killed and fails the test."""
-    with start(program, images) as process:
+    with start(program, images, **variables) as process:
         try:
-            out, err = process.communicate(timeout=120)
+            out, err = process.communicate(timeout=600)
         finally:
             process.kill()
     return process.returncode, out, err
@@ -122,7 +122,7 @@ def test_a_fork_during_lazy_initialization_does_not_hang_the_child(images: Path)
     for turn in range(8):
         pid = os.fork()
         if pid == 0:
-            signal.alarm(60)
+            signal.alarm(300)
             os._exit(0 if pool.collect(pool.submit(request)).ok else 1)
         children.append(pid)
         time.sleep(0.001)
@@ -188,7 +188,7 @@ def test_a_thread_limit_of_the_system_raises_and_the_pool_still_works(images: Pa
 
     def hits_the_limit(action):
         size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (size + (100 << 20), limits[1]))        # enough for the stacks of a few threads
+        resource.setrlimit(resource.RLIMIT_AS, (size + (20 << 20), limits[1]))        # enough for the stacks of a few threads
         try:
             action()
         except ConfigError as error:
@@ -237,6 +237,11 @@ def test_python_can_exit_with_a_thread_inside_the_core(call: str, images: Path) 
 
 
 def test_out_of_memory_is_not_reported_as_a_bad_image(images: Path) -> None:
+    """The image needs 75 MB for its coefficients where 20 MiB are left.
+
+    The C library of the child neither reserves 64 MiB per thread nor keeps freed memory: an
+    image that fits into such a reserve would be decoded.
+    """
     with io.BytesIO() as file:  # progressive: libjpeg stores all coefficients
         Image.new("RGB", (5000, 5000), (90, 160, 30)).save(file, "JPEG", progressive=True)
         (images / "huge").write_bytes(file.getvalue())
@@ -248,10 +253,10 @@ def test_out_of_memory_is_not_reported_as_a_bad_image(images: Path) -> None:
 
     pool = NativeBackend(threads=1)
     huge = batch(1, Path(os.environ["IMAGES"], "huge").read_bytes())
-    assert pool.collect(pool.submit(huge)).ok
-    limits = resource.getrlimit(resource.RLIMIT_AS)
+    assert is_correct(pool.collect(pool.submit(batch(3))))
     size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (size + (40 << 20), limits[1]))
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (size + (20 << 20), limits[1]))
     result = pool.collect(pool.submit(huge))
     assert result.status.tolist() == [Status.NO_MEMORY] and "memory" in result.reasons[0], result
     try:
@@ -266,6 +271,8 @@ def test_out_of_memory_is_not_reported_as_a_bad_image(images: Path) -> None:
     print("done")
     """,
         images,
+        MALLOC_ARENA_MAX="1",
+        MALLOC_MMAP_THRESHOLD_="131072",
     )
     assert (code, out) == (0, "no rewrite\ndone\n"), err
 
@@ -307,7 +314,7 @@ def test_ctrl_c_interrupts_waiting(images: Path) -> None:
             assert process.stdout is not None
             assert process.stdout.readline() == "waiting\n"
             process.send_signal(signal.SIGINT)
-            out, err = process.communicate(timeout=120)
+            out, err = process.communicate(timeout=600)
         finally:
             process.kill()
     assert (out, process.returncode) == ("interrupted\n", 130), err

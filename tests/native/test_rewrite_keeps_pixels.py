@@ -77,6 +77,11 @@ def test_every_instruction_set_writes_the_same_bytes() -> None:
         for sampling in SAMPLINGS
         for quality in (20, 92, 100)
     ]
+    jpegs += [
+        encode_by_pillow(sample_image(130, 70), sampling, quality, optimize=True)
+        for sampling in ("444", "420", "gray")
+        for quality in (20, 92, 100)
+    ]
     with_bmi2 = [assert_same_pixels(jpeg, restart=3) for jpeg in jpegs]
     core.set_simd("portable")
     try:
@@ -187,6 +192,23 @@ def test_runs_of_zeros_before_the_end_of_block_are_removed() -> None:
     bits = code + "1" * (-len(code) % 8)
     data = int(bits, 2).to_bytes(len(bits) // 8, "big").replace(b"\xff", b"\xff\0")
     assert_same_pixels(body + data + b"\xff\xd9", restart=0)
+
+
+def test_runs_of_zeros_with_optimal_tables_are_removed() -> None:
+    """With these tables the AC bits would be copied, but libjpeg does not write the runs."""
+    jpeg = core.rewrite(encode(np.full((16, 8, 3), 128, np.uint8), "gray"), restart=0).jpeg
+    written = b"\xff\xd8"
+    # The optimal AC code for two ends of block, "0", and one run, "10".
+    ac_table = b"\x10" + b"\1\1" + bytes(14) + b"\x00\xf0"
+    for marker, body in markers(jpeg):
+        new = ac_table if marker == 0xC4 and body[0] == 0x10 else body
+        written += bytes([0xFF, marker]) + (len(new) + 2).to_bytes(2, "big") + new
+    # Twice: a DC difference of 0, which is "0"; the first block has a run before its end.
+    for code in ("0" + "100" + "0" + "0", "0" + "10100" + "0" + "0"):
+        bits = code + "1" * (8 - len(code))
+        data = bytes([int(bits, 2)])
+        assert_same_pixels(written + data + b"\xff\xd9", restart=0)
+        assert core.rewrite(written + data + b"\xff\xd9", restart=0).jpeg == jpeg
 
 
 def test_threads_rewrite_independently() -> None:

@@ -166,6 +166,7 @@ def test_flipped_bits_raise_or_keep_the_decoded_pixels() -> None:
         encode(sample_image(100, 70), "420"),
         encode_by_pillow(sample_image(100, 70), "444", restart_marker_blocks=3),
         encode_by_pillow(sample_image(100, 70), "420", progressive=True),
+        encode_by_pillow(sample_image(100, 70), "420", optimize=True),
     ):
         for _ in range(150):
             damaged = bytearray(jpeg)

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastload._order.epoch_order import BlockOrder, FullOrder, TableOrder
+from fastload._order.epoch_order import BlockOrder, full_order
 from fastload._order.mixing import measure_mixing
+from fastload._order.rank_order import OrderOptions
 from fastload.errors import ConfigError
 
 
@@ -74,12 +75,11 @@ def test_a_billion_samples_need_little_time_and_memory() -> None:
 
 
 def test_other_orders() -> None:
-    assert sorted(FullOrder(50, seed=1, epoch=0).ids(0, 50).tolist()) == list(range(50))
-    assert (
-        FullOrder(50, seed=1, epoch=0).ids(10, 20).tolist()
-        == FullOrder(50, seed=1, epoch=0).ids(0, 50).tolist()[10:20]
-    )
-    assert TableOrder(np.array([4, 2, 9])).ids(1, 3).tolist() == [2, 9]
+    full = full_order(50, seed=1, epoch=0)
+    assert sorted(full(0, 50).tolist()) == list(range(50))
+    assert full(10, 20).tolist() == full(0, 50).tolist()[10:20]
+    options = OrderOptions(n_samples=3, shuffle=False, seed=0, block=1, window=1)
+    assert options.epoch_order(0, lambda: np.array([4, 2, 9]))(1, 3).tolist() == [2, 9]
     with pytest.raises(ConfigError, match="block=0"):
         BlockOrder(3, block=0, seed=0, epoch=0)
 

@@ -122,3 +122,13 @@ def test_invalid_arguments_are_named() -> None:
     with pytest.raises(ConfigError, match="batch 5 of rank 0: expected a batch below 5"):
         RankPartition(((0, 10),), 1, 2).batch(0, 5)
     assert merged([(0, 3), (3, 5), (7, 7), (9, 10)]) == ((0, 5), (9, 10))
+
+
+def test_many_ranks_and_intervals_are_fast_enough_for_hostile_states() -> None:
+    """The work grows with the sum of both numbers. With their product, this would take hours."""
+    left: tuple[Interval, ...] = ((0, 1_000_000),)
+    for _ in range(3):
+        partition = RankPartition(left, 1 << 16, 2, "partial")
+        left = partition.after(1)
+        assert sum(stop - start for start, stop in left) == partition.n_left - 2 * (1 << 16)
+    assert len(left) == 1 << 16

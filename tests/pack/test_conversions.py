@@ -5,13 +5,16 @@ from __future__ import annotations
 import io
 import json
 import shutil
+import struct
 import subprocess
 import sys
 import warnings
+import zlib
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 import pytest
 import simplejpeg
@@ -28,6 +31,7 @@ from tests.corpus import corpus_dir
 from tests.packing import IMAGE, Listed, file_of, image_sample, log_of, pack, pixels
 
 RGB, GRAY = pixels(60, 44, grain=4), pixels(60, 44, gray=True, grain=4)
+WIDE: NDArray[np.uint16] = RGB.astype(np.uint16) * 256 + RGB[::-1, ::-1]
 
 
 def png(array: NDArray[Any], mode: str, **options: Any) -> bytes:
@@ -36,13 +40,27 @@ def png(array: NDArray[Any], mode: str, **options: Any) -> bytes:
     return out.getvalue()
 
 
-def decoded_by_pillow(data: bytes) -> NDArray[np.uint8]:
-    """Returns upright pixels (H, W, 1 or 3): the upper 8 of 16 bits, without transparency."""
+def opencv_file(extension: str, array: NDArray[Any], *options: int) -> bytes:
+    """Encodes what Pillow cannot write: 16-bit color."""
+    order = [2, 1, 0, 3][: array.shape[2]]
+    return cv2.imencode(extension, array[..., order], options)[1].tobytes()
+
+
+def decoded(data: bytes) -> NDArray[Any]:
+    """Returns upright pixels (H, W, 1 or 3) without transparency, by Pillow.
+
+    OpenCV reads PNGs of 16 bits, because Pillow drops the lower bits of color.
+    """
+    if data[:4] == b"\x89PNG" and data[24] == 16:
+        wide = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
+        assert wide is not None
+        channels = 1 if data[25] in (0, 4) else 3
+        return np.atleast_3d(wide)[:, :, :3][:, :, ::-1][:, :, :channels]
     with warnings.catch_warnings(), Image.open(io.BytesIO(data)) as image:
         warnings.simplefilter("ignore")
         upright = ImageOps.exif_transpose(image)
         if image.mode.startswith("I"):
-            return (np.asarray(upright).astype(np.uint32) >> 8).astype(np.uint8)[..., None]
+            return np.asarray(upright).astype(np.uint16)[..., None]
         array = np.asarray(upright.convert("L" if image.mode in ("1", "L", "LA") else "RGB"))
     return array.reshape(*array.shape[:2], -1)
 
@@ -57,25 +75,18 @@ def cmyk_files() -> dict[str, bytes]:
     }
 
 
-def sixteen_bit_rgb_png() -> bytes:
-    """Returns a 16-bit RGB PNG, which Pillow cannot write: RGB in the upper byte, noise below."""
-    import struct
-    import zlib
-
-    wide = (RGB.astype(np.uint16) << 8) + 77
-    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in wide)
-
-    def chunk(kind: bytes, body: bytes) -> bytes:
-        return (
-            struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
-        )
-
-    head = struct.pack(">IIBBBBB", RGB.shape[1], RGB.shape[0], 16, 2, 0, 0, 0)
-    return (
-        b"\x89PNG\r\n\x1a\n"
-        + chunk(b"IHDR", head)
-        + chunk(b"IDAT", zlib.compress(rows))
-        + chunk(b"IEND", b"")
+def gray_alpha_png() -> bytes:
+    """Returns a 16-bit PNG of gray and alpha, which neither Pillow nor OpenCV can write."""
+    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in WIDE[..., :2])
+    height, width = WIDE.shape[:2]
+    chunks = (
+        b"IHDR" + struct.pack(">IIBBBBB", width, height, 16, 4, 0, 0, 0),
+        b"IDAT" + zlib.compress(rows),
+        b"IEND",
+    )
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(each) - 4) + each + struct.pack(">I", zlib.crc32(each))
+        for each in chunks
     )
 
 
@@ -113,13 +124,15 @@ CONVERTED: dict[str, tuple[bytes, str]] = {
     "gray alpha png": (png(np.dstack([GRAY, GRAY]), "LA"), "LA → L"),
     "1 bit png": (png(GRAY, "1"), "1 → L"),
     "gray png with transparency": (png(GRAY, "L", transparency=7), "transparency"),
-    "16 bit gray png": (file_of(GRAY.astype(np.uint16) * 256 + GRAY[::-1], "PNG"), "16 → 8 bit"),
-    "16 bit color png": (sixteen_bit_rgb_png(), "16 → 8 bit"),
-    "16 bit gray tiff": (file_of(GRAY.astype(np.uint16) * 256, "TIFF"), "TIFF → PNG, 16 → 8 bit"),
+    "16 bit gray tiff": (file_of(GRAY.astype(np.uint16) * 256 + 77, "TIFF"), "TIFF → PNG"),
+    "16 bit alpha png": (opencv_file(".png", np.dstack([WIDE, WIDE[..., :1]])), "RGBA → RGB"),
+    "16 bit gray alpha png": (gray_alpha_png(), "LA → L"),
 }
 KEPT = {
     "png": file_of(RGB, "PNG"),
     "gray png": file_of(GRAY, "PNG"),
+    "16 bit gray png": file_of(WIDE[..., 0], "PNG"),
+    "16 bit color png": opencv_file(".png", WIDE),
     "optimized png": file_of(RGB, "PNG", optimize=True),
     "rotated png": rotated_png(),
     "rgb jpeg": bytes(simplejpeg.encode_jpeg(RGB, colorsubsampling="444")),
@@ -131,7 +144,7 @@ def test_converted_images_have_correct_pixels_and_a_reason(tmp_path: Path, name:
     data, why = CONVERTED[name]
     result = pack(Listed([image_sample(data, "named.jpg")], (IMAGE,)), tmp_path / "packed")
     dataset = open_dataset(tmp_path / "packed")
-    np.testing.assert_array_equal(dataset[0]["image"], decoded_by_pillow(data))
+    np.testing.assert_array_equal(dataset[0]["image"], decoded(data))
     assert len(result.converted) == 1
     assert why in next(iter(result.converted))
     assert dataset.manifest.converted == result.converted
@@ -144,7 +157,7 @@ def test_converted_images_have_correct_pixels_and_a_reason(tmp_path: Path, name:
 def test_ordinary_files_are_not_converted(tmp_path: Path, name: str) -> None:
     result = pack(Listed([image_sample(KEPT[name])], (IMAGE,)), tmp_path / "packed")
     dataset = open_dataset(tmp_path / "packed")
-    np.testing.assert_array_equal(dataset[0]["image"], decoded_by_pillow(KEPT[name]))
+    np.testing.assert_array_equal(dataset[0]["image"], decoded(KEPT[name]))
     np.testing.assert_array_equal(dataset.sizes()[0], dataset[0]["image"].shape[:2])
     assert result.converted == {}
     assert log_of(tmp_path / "packed") == []
@@ -154,14 +167,12 @@ def test_ordinary_files_are_not_converted(tmp_path: Path, name: str) -> None:
 def test_arithmetic_coded_jpeg_is_converted(tmp_path: Path, gray: bool) -> None:
     data = arithmetic_jpeg(gray=gray)
     result = pack(Listed([image_sample(data)], (IMAGE,)), tmp_path / "packed")
-    np.testing.assert_array_equal(
-        open_dataset(tmp_path / "packed")[0]["image"], decoded_by_pillow(data)
-    )
+    np.testing.assert_array_equal(open_dataset(tmp_path / "packed")[0]["image"], decoded(data))
     assert result.converted == {f"arithmetic-coded JPEG → {'L' if gray else 'RGB'}": 1}
 
 
 def test_counts_add_up_over_many_samples(tmp_path: Path) -> None:
-    names = ["webp", "bmp", "webp", "cmyk", "webp", "png", "16 bit gray png"]
+    names = ["webp", "bmp", "webp", "cmyk", "webp", "png", "alpha png"]
     source = Listed(
         [
             image_sample(CONVERTED[name][0] if name in CONVERTED else KEPT[name], f"{i}-{name}")
@@ -174,7 +185,7 @@ def test_counts_add_up_over_many_samples(tmp_path: Path) -> None:
         "WEBP → PNG": 3,
         "BMP → PNG": 1,
         "CMYK JPEG → RGB": 1,
-        "16 → 8 bit": 1,
+        "RGBA → RGB": 1,
     }
     assert open_dataset(tmp_path / "packed").manifest.converted == result.converted
     assert Counter(line["why"] for line in log_of(tmp_path / "packed")) == result.converted
@@ -267,9 +278,7 @@ def test_png_suite_is_packed_or_refused(tmp_path: Path) -> None:
     dataset = open_dataset(tmp_path / "packed")
     for i in range(len(dataset)):
         data = (corpus_dir() / "png" / dataset.source(i)).read_bytes()
-        np.testing.assert_array_equal(
-            dataset[i]["image"], decoded_by_pillow(data), err_msg=dataset.source(i)
-        )
+        np.testing.assert_array_equal(dataset[i]["image"], decoded(data), err_msg=dataset.source(i))
     lines = log_of(tmp_path / "packed")
     skipped = {line["source"] for line in lines if line["event"] == "skipped"}
     assert skipped == {path.name for path in files if path.name.startswith("x")}
@@ -294,9 +303,9 @@ def _is_stored_unmodified(dataset: Dataset, i: int) -> bool:
 
 
 def _is_plain(path: Path) -> bool:
-    """Returns whether a PNG is opaque 8-bit gray or RGB, on which all readers agree."""
+    """Returns whether a PNG is opaque gray or RGB of 8 or 16 bits."""
     data = path.read_bytes()
-    return data[24] == 8 and data[25] in (0, 2) and b"tRNS" not in data
+    return data[24] in (8, 16) and data[25] in (0, 2) and b"tRNS" not in data
 
 
 @pytest.mark.parametrize(
@@ -321,7 +330,7 @@ def test_rare_jpegs_can_be_read_back(tmp_path: Path, name: str) -> None:
         return
     result = pack(Listed([image_sample(data, name)], (IMAGE,)), tmp_path / "packed")
     dataset = open_dataset(tmp_path / "packed")
-    np.testing.assert_array_equal(dataset[0]["image"], decoded_by_pillow(data))
+    np.testing.assert_array_equal(dataset[0]["image"], decoded(data))
     assert (dataset.record(0).parts[0].codec == JPEG) == (not result.converted)
 
 
@@ -338,7 +347,7 @@ def test_first_of_several_frames_is_packed_and_reported(tmp_path: Path, kind: st
     )
     result = pack(Listed([image_sample(out.getvalue())], (IMAGE,)), tmp_path / "packed")
     np.testing.assert_array_equal(
-        open_dataset(tmp_path / "packed")[0]["image"], decoded_by_pillow(out.getvalue())
+        open_dataset(tmp_path / "packed")[0]["image"], decoded(out.getvalue())
     )
     assert [why.endswith("first frame only") for why in result.converted] == [True]
 

@@ -68,12 +68,33 @@ def test_record_that_does_not_fit_is_reported_by_python(bad: list[Part]) -> None
 def test_common_jpeg_rewrite_equals_general_rewrite(sampling: str) -> None:
     data = encode(sample_image(150, 90), sampling)
     rewritten = module.rewrite(data, restart=3)
-    common = module.rewrite_common(data, 3)
+    (common,) = module.rewrite_common([data], 3)
     assert common.jpeg == rewritten.jpeg
     assert common.index_bytes == rewritten.index_bytes == rewritten.index.tobytes()
     assert common.n_components == (1 if sampling == "gray" else 3)
     for name in ("width", "height", "interval", "orientation", "warning"):
         assert getattr(common, name) == getattr(rewritten, name)
+
+
+def test_jpegs_that_are_rewritten_together_do_not_affect_each_other() -> None:
+    data = [
+        file_of(
+            pixels(16 + 40 * (i % 5), 16 + 9 * i, seed=i, gray=i % 7 == 3, grain=2 + i % 4),
+            quality=20 + 4 * i,
+            progressive=i % 6 == 5,
+            optimize=i % 3 == 0,
+            restart_marker_blocks=i % 4,
+        )
+        for i in range(17)
+    ]
+    data[6] = data[6][:-40] + data[6][-20:]  # the scan ends early
+    expected = [module.rewrite_common([each], -1)[0] for each in data]
+    found = module.rewrite_common(data, -1)
+    assert [each is None for each in found] == [i == 6 for i in range(17)]
+    for one, other in zip(expected, found, strict=True):
+        assert (one and one.jpeg) == (other and other.jpeg)
+        assert (one and one.index_bytes) == (other and other.index_bytes)
+    assert module.rewrite_common([], -1) == []
 
 
 def test_unusual_and_damaged_jpegs_take_the_slow_path() -> None:
@@ -88,8 +109,9 @@ def test_unusual_and_damaged_jpegs_take_the_slow_path() -> None:
         bytes(odd_sampling),
         file_of(pixels(8, 8), "PNG"),
     ):
-        assert module.rewrite_common(data, -1) is None
-        assert module.rewrite_common(good, -1).jpeg == module.rewrite(good).jpeg
+        bad, after = module.rewrite_common([data, good], -1)
+        assert bad is None
+        assert after.jpeg == module.rewrite(good).jpeg
 
 
 def test_single_threaded_decode_equals_pool_decode() -> None:
@@ -104,7 +126,7 @@ def test_single_threaded_decode_equals_pool_decode() -> None:
     with NativeBackend(threads=2) as backend:
         backend.collect(backend.submit(DecodeBatch(data, requests, pool))).raise_first()
     seconds, inside = module.Pool.bare_loop(
-        data, requests, bare, planar=False, color=0, fill=(0, 0, 0), mean=(), std=()
+        data, requests, bare, planar=False, color=0, fill=(0, 0, 0), mean=(), std=(), bits=8
     )
     assert 0 < inside <= seconds
     np.testing.assert_array_equal(pool, bare)

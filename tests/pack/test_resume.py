@@ -9,11 +9,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from fastload._common.checksum import crc32c
 from fastload._pack.packer import PackResult
 from fastload._pack.sources.base import AnySource
-from fastload._pack.state import PackState
+from fastload._pack.state import Listing, PackState, sealed_line
 from fastload._store.dataset import open_dataset
 from fastload._store.fields import Field
 from fastload.errors import BadImage, ConfigError, CorruptManifest, StoreError
@@ -75,7 +77,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, dict[str, str]
 
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path, bool], Path]:
-    """Copies a pack that was stopped after two of three shards."""
+    """Copies a pack that was stopped after two of three shards and 20 samples of the third."""
     root = tmp_path_factory.mktemp("stopped")
     for stream in (False, True):
         stop_when(root / str(stream), "packing", 100, stream=stream)
@@ -90,9 +92,10 @@ Whole = dict[bool, dict[str, str]]
 Stopped = Callable[..., Path]
 STAGES = {
     "listed": ("listing", 0, 0),
-    "first sample": ("packing", 1, 0),
-    "second shard": ("packing", 60, 42),
-    "third": ("packing", N, 84),
+    "first sample": ("packing", 1, 1),
+    "first bad sample": ("packing", 6, 6),
+    "second shard": ("packing", 60, 60),
+    "last sample": ("packing", N, N),
     "all packed": ("publishing", 0, N),
 }
 
@@ -130,8 +133,8 @@ def empty(path: Path) -> None:
 def shifted(path: Path) -> None:
     """Changes a number and the checksum, so that a sample would be lost."""
     text = path.read_text()
-    changed = text.replace('"next_position": 42', '"next_position": 43').replace(
-        '"next_position": 84', '"next_position": 85'
+    changed = text.replace('"positions": [0, 40]', '"positions": [0, 41]').replace(
+        '"positions": [40, 80]', '"positions": [40, 81]'
     )
     assert changed != text
     path.write_text(changed)
@@ -147,17 +150,26 @@ def exchanged(path: Path) -> None:
 NOTES = (
     "plan.json",
     "encode.json",
+    "layout.json",
     "listing.jsonl",
     "listing.offsets",
     "done-00000.json",
     "done-00001.json",
     "rows-00000.npz",
     "rows-00001.npz",
+    "journal-00002",
+    "shard-00002.lmdb",
     "lock",
 )
 CASES = [
     *((False, name) for name in NOTES),
-    *((True, name) for name in ("encode.json", "listing.jsonl", "spool.records")),
+    *(
+        (True, name)
+        for name in (
+            *("encode.json", "listing.jsonl", "spool.records"),
+            *("journal-00002", "shard-00002.lmdb"),
+        )
+    ),
 ]
 
 
@@ -185,9 +197,38 @@ def test_damaged_state_is_detected(
         assert f"{dest / '.pack' / name.split('.')[0]}" in said
         assert f"Remove {dest} and pack again" in said
         assert not (dest / "manifest.json").exists()
-        assert not name.startswith(("done", "rows", "lock"))  # these can be rebuilt
+        # These can be rebuilt.
+        assert not name.startswith(("done", "rows", "journal", "shard", "lock"))
     else:
         assert tree(dest) == whole[stream]
+
+
+@pytest.mark.parametrize("content", [b"null", b"[]", b'{"fields": [1]}', b"[" * 100_000])
+def test_state_with_other_content_and_a_valid_checksum_is_detected(
+    tmp_path: Path, whole: Whole, stopped: Stopped, content: bytes
+) -> None:
+    dest = stopped(tmp_path / "packed")
+    sealed = b"%s\n%08x\n" % (content, crc32c(content))
+    plan = dest / ".pack" / "plan.json"
+    good = plan.read_bytes()
+    plan.write_bytes(sealed)
+    with pytest.raises(StoreError, match=r"cannot resume: .*plan\.json is damaged"):
+        resume(dest)
+    plan.write_bytes(good)
+    (dest / ".pack" / "done-00000.json").write_bytes(sealed)
+    assert resume(dest).resumed_at == 60, "the other parts are kept"
+    assert tree(dest) == whole[False]
+
+
+def test_listing_that_is_not_json_is_detected(tmp_path: Path) -> None:
+    line = sealed_line(0, b'{"a"')
+    lines = line + sealed_line(1, b"1")
+    ends = np.array([0, len(line), len(lines)], "<u8").tobytes()
+    seal = (crc32c(lines) << 32 | crc32c(ends)).to_bytes(8, "little")
+    (tmp_path / "listing.jsonl").write_bytes(lines)
+    (tmp_path / "listing.offsets").write_bytes(ends + seal)
+    with pytest.raises(StoreError, match=r"listing\.jsonl is damaged \(entry 0"):
+        Listing(tmp_path)[0]
 
 
 @pytest.mark.parametrize("number", [0, 1])
@@ -196,7 +237,7 @@ def test_changed_number_in_the_state_is_detected(
 ) -> None:
     dest = stopped(tmp_path / "packed")
     shifted(dest / ".pack" / f"done-{number:05}.json")
-    assert resume(dest).resumed_at == (42 if number else 0)
+    assert resume(dest).resumed_at == 60, "the other parts are kept"
     assert tree(dest) == whole[False]
 
 
@@ -207,50 +248,50 @@ def test_damaged_shards_are_packed_again(
 ) -> None:
     dest = stopped(tmp_path / "packed")
     damage(dest / f"shard-{number:05}.lmdb")
-    assert resume(dest).resumed_at == (42 if number else 0)
+    assert resume(dest).resumed_at == 60, "the other parts are kept"
     assert tree(dest) == whole[False]
 
 
-def test_state_after_a_damaged_shard_is_discarded(tmp_path: Path, stopped: Stopped) -> None:
-    """The first shard is packed again with one sample less. The old second shard is not reused."""
+def test_a_part_is_packed_again_without_changing_the_others(
+    tmp_path: Path, stopped: Stopped
+) -> None:
+    """The first part is packed again with one sample less. The second shard is kept."""
     stopped(tmp_path)
+    kept = (tmp_path / "shard-00001.lmdb").stat()
     flip(tmp_path / "shard-00000.lmdb")
     changed = given().copy()
     changed[7] = BadImage("went bad meanwhile", source="seven")
-    with pytest.raises(Stop):
-        pack(
-            Listed(changed, FIELDS),
-            tmp_path,
-            on_progress=lambda progress: _raise_after(progress, 50),
-            **OPTIONS,
-        )
     result = pack(Listed(changed, FIELDS), tmp_path, **OPTIONS)
-    assert (result.n_samples, result.skipped) == (N - 3, 3)
+    assert (result.n_samples, result.skipped, result.resumed_at) == (N - 3, 3, 60)
+    found = (tmp_path / "shard-00001.lmdb").stat()
+    assert (found.st_ino, found.st_mtime_ns) == (kept.st_ino, kept.st_mtime_ns)
     dataset = open_dataset(tmp_path)
+    assert [(shard.first, shard.base) for shard in dataset.manifest.shards] == [
+        (0, 0),
+        (38, 40),
+        (77, 80),
+    ]
     assert dataset.column("_source_index").tolist() == [i for i in range(N) if i not in (5, 7, 50)]
     assert [dataset.source(i) for i in range(N - 3)] == [
         f"{i:04}.jpg" for i in range(N) if i not in (5, 7, 50)
     ]
-
-
-def _raise_after(progress: Any, at: int) -> None:
-    if progress.stage == "packing" and progress.done >= at:
-        raise Stop
+    assert dataset.blocks[:, 1].sum() == N - 3
 
 
 def test_unrecorded_shard_is_removed(tmp_path: Path, stopped: Stopped) -> None:
-    """Killed between rename and record of a shard. Then the source shrinks below it."""
+    """Killed between rename and record of a shard. Then all samples of the part go bad."""
     stopped(tmp_path)
     shutil.copy(tmp_path / "shard-00001.lmdb", tmp_path / "shard-00002.lmdb")
-    less: list[Any] = given()[:84] + [BadImage("gone", source="gone")] * (N - 84)
+    (tmp_path / ".pack" / "journal-00002").unlink()
+    less: list[Any] = given()[:80] + [BadImage("gone", source="gone")] * (N - 80)
     assert pack(Listed(less, FIELDS), tmp_path, **OPTIONS).n_shards == 2
     assert not (tmp_path / "shard-00002.lmdb").exists()
-    assert len(open_dataset(tmp_path)) == 82
+    assert len(open_dataset(tmp_path)) == 78
     assert Counter(line["source"] for line in log_of(tmp_path)) == {
         "bad": 2,
-        "gone": N - 84,
-    }  # also bad samples after the last shard
-    assert open_dataset(tmp_path).manifest.skipped == 2 + N - 84
+        "gone": N - 80,
+    }  # also bad samples of a part without a shard
+    assert open_dataset(tmp_path).manifest.skipped == 2 + N - 80
 
 
 def test_stopped_after_publishing_and_before_cleanup(

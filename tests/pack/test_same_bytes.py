@@ -51,12 +51,12 @@ def test_same_bytes_for_any_number_of_threads(tmp_path: Path, stream: bool, orde
             on_error="skip",
             **SMALL_SHARDS,
         )
-        assert (result.n_samples, result.skipped, result.converted, result.n_shards) == (
+        assert (result.n_samples, result.skipped, result.converted) == (
             142,
             8,
             {"CMYK JPEG → RGB": 6},
-            3,
         )
+        assert result.n_shards >= 3
     assert tree(tmp_path / "1") == tree(tmp_path / "2") == tree(tmp_path / "7")
 
 
@@ -85,7 +85,8 @@ def test_same_bytes_after_interrupts_every_few_samples(tmp_path: Path, stream: b
             starts.append(len(list((dest / ".pack").glob("done-*.json"))))
             assert not (dest / "manifest.json").exists()
             assert not list(dest.rglob("*.tmp*"))  # an exception cleans up; a kill cannot
-    assert set(starts) == {0, 1, 2}
+    assert set(starts) == set(range(result.n_shards))
+    assert result.n_shards >= 3
     assert result.resumed_at > 0
     assert (
         result.n_samples,

@@ -214,6 +214,8 @@ def test_too_large_mask_is_refused() -> None:
         ),
         ({"bbox": [1, 2, 3]}, "bbox: expected"),
         ({"bbox": [1, 2, -3, 4]}, "negative width or height"),
+        ({"bbox": []}, "bbox: expected"),
+        ({"area": []}, "area: expected"),
         ({"bbox": None}, "bbox: expected"),
         ({"bbox": [1, 2, "x", 4]}, "bbox: expected numbers"),
         ({"area": float("inf")}, "area: expected finite numbers, found NaN"),

@@ -14,6 +14,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
+import fastload
 from fastload._pack.sources.base import Info, Ref, Sample, is_stream
 from fastload._pack.sources.detect import detect, open_source
 from fastload._pack.sources.registry import FORMATS, names, source_options
@@ -149,6 +150,16 @@ LAYOUTS: dict[str, tuple[str, Callable[[Path], object], str]] = {
     "parquet": ("hf", lambda r: _text(r / "x.parquet", "PAR1"), "x.parquet"),
     "parquets": ("hf", lambda r: _text(r / "data" / "train-00000-of-00001.parquet", "PAR1"), ""),
     "saved": ("hf", lambda r: _text(r / "state.json", {}), ""),
+    "exported": (
+        "exported",
+        lambda r: (
+            _text(r / "fastload.json", {}),
+            _text(r / "samples.jsonl", "{}"),
+            put_image(r / "cat" / "1.jpg"),
+            put_image(r / "dog" / "1.jpg"),
+        ),
+        "",
+    ),
     "saved dict": ("hf", lambda r: _text(r / "dataset_dict.json", {}), ""),
 }
 
@@ -169,8 +180,12 @@ def test_every_format_has_a_detection_case() -> None:
 
 
 def test_unknown_path_lists_the_expected_formats(tmp_path: Path) -> None:
+    _text(tmp_path / "a" / "x.heic", "")
+    _text(tmp_path / "a" / "y.HEIC", "")
+    _text(tmp_path / "notes", "")
     with pytest.raises(ConfigError) as caught:
         detect(tmp_path)
+    assert "no image among 3 files (2 x .heic, 1 x no suffix; first: notes)" in str(caught.value)
     assert all(f"{name}: {each.expected}" in str(caught.value) for name, each in FORMATS.items())
     assert "--format nuscenes|openlane|coco|yolo|voc|hf|webdataset|lists|folder" in str(
         caught.value
@@ -180,6 +195,23 @@ def test_unknown_path_lists_the_expected_formats(tmp_path: Path) -> None:
         detect(tmp_path / "notes.json")
     with pytest.raises(ConfigError, match="nowhere: No such file"):
         detect(tmp_path / "nowhere")
+
+
+def test_an_empty_folder_is_called_empty(tmp_path: Path) -> None:
+    (tmp_path / "inner").mkdir()
+    (tmp_path / ".hidden").touch()
+    for format in (None, "folder"):
+        with pytest.raises(ConfigError, match=r"the folder is empty\. Files whose name starts"):
+            samples_of(open_source(tmp_path, format=format))
+    put_image(tmp_path / "inner" / "1.jpg")
+    assert detect(tmp_path) == "folder"
+
+
+def test_a_packed_dataset_is_no_source(tmp_path: Path) -> None:
+    put_image(tmp_path / "photos" / "1.jpg")
+    fastload.pack(tmp_path / "photos", tmp_path / "packed")
+    with pytest.raises(ConfigError, match=r"packed is a packed dataset: expected the data"):
+        open_source(tmp_path / "packed")
 
 
 def test_two_matching_formats_are_refused(tmp_path: Path) -> None:
@@ -206,8 +238,8 @@ def test_format_accepts_only_its_own_options(tmp_path: Path) -> None:
     assert open_source(tmp_path, labels=False).fields == (Field("image", "image"),)
     with pytest.raises(
         ConfigError,
-        match=r"format 'folder' has no option 'masks'\. Expected one of --split, --classes "
-        r"\(in Python: split, classes, labels\)",
+        match=r"format 'folder' has no option 'masks'\. Expected one of --split, --classes, --class-order, "
+        r"--follow-links \(in Python: split, classes, class_order, labels, follow_links\)",
     ):
         open_source(tmp_path, masks=True)
     with pytest.raises(

@@ -104,6 +104,17 @@ def test_a_deep_tree_needs_no_recursion(tmp_path: Path) -> None:
 def test_image_names_are_recognized_by_suffix() -> None:
     assert all(
         is_image_name(name)
-        for name in ("a.jpg", "a.JPEG", "b.Png", "a.webp", "a.bmp", "a.tif", "a.TIFF")
+        for name in (
+            "a.jpg",
+            "a.JPEG",
+            "b.Png",
+            "a.webp",
+            "a.bmp",
+            "a.tif",
+            "a.TIFF",
+            "a.gif",
+            "a.JFIF",
+            "a.jp2",
+        )
     )
-    assert not any(is_image_name(name) for name in ("a.gif", "jpg", "a.jpg.txt", "a"))
+    assert not any(is_image_name(name) for name in ("a.eps", "jpg", "a.jpg.txt", "a"))

@@ -161,7 +161,7 @@ made.to_parquet(sys.argv[1] + "/x.parquet")
         "PATH": "/usr/bin:/bin",
     }
     subprocess.run(
-        [sys.executable, "-c", script, str(tmp_path)], check=True, env=environment, timeout=120
+        [sys.executable, "-c", script, str(tmp_path)], check=True, env=environment, timeout=600
     )
     for path in (tmp_path / "disk", tmp_path / "x.parquet"):
         source = HuggingFaceSource(path, split="train" if path.is_dir() else "")
@@ -284,7 +284,7 @@ def test_missing_pyarrow_error_has_the_install_command(tmp_path: Path) -> None:
         check=True,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=600,
     )
     assert (
         done.stdout == "Hugging Face datasets and Parquet files need pyarrow: pip install pyarrow\n"
@@ -298,3 +298,51 @@ def test_unreadable_file_after_the_first_is_refused(tmp_path: Path) -> None:
         HuggingFaceSource(tmp_path)
     (tmp_path / "b.parquet").unlink()
     assert len(samples_of(HuggingFaceSource(tmp_path))) == 5
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_wrong_offset_in_an_arrow_file_is_refused(tmp_path: Path, stream: bool) -> None:
+    """pyarrow reads memory outside the file, and the process ends."""
+    offsets = np.array([0, len(IMAGES[0]), 2 * len(IMAGES[0])], "<i4").tobytes()
+    table = pa.table({"image": pa.array([IMAGES[0], IMAGES[0]])})
+    _arrow(tmp_path / "x.arrow", table, stream=stream)
+    good = (tmp_path / "x.arrow").read_bytes()
+    assert good.count(offsets) == 1
+    wrong = np.array([0, 1 << 30, 1 << 30], "<i4").tobytes()
+    (tmp_path / "x.arrow").write_bytes(good.replace(offsets, wrong))
+    with pytest.raises(ConfigError, match=r"x\.arrow: not a readable Arrow or Parquet file"):
+        list(HuggingFaceSource(tmp_path / "x.arrow"))
+    (tmp_path / "x.arrow").write_bytes(good)
+    assert len(samples_of(HuggingFaceSource(tmp_path / "x.arrow"))) == 2
+
+
+@pytest.mark.parametrize("split", ["../outside", "\0", "a" * 5000])
+def test_names_of_splits_lead_to_no_other_folder(tmp_path: Path, split: str) -> None:
+    _saved(tmp_path / "outside", _table())
+    root = tmp_path / "inside"
+    _saved(root / "train", _table())
+    listed = root / "dataset_dict.json"
+    listed.write_text(json.dumps({"splits": [split]}))
+    with pytest.raises(ConfigError, match=r"state\.json"):
+        HuggingFaceSource(root)
+    listed.write_text('{"splits": ["train"]}')
+    assert len(samples_of(HuggingFaceSource(root))) == 5
+
+
+def test_a_column_name_that_is_not_text_is_refused(tmp_path: Path) -> None:
+    _arrow(tmp_path / "x.arrow", pa.table({"image": pa.array(IMAGES[:1]), "label_xyz": [1]}))
+    good = (tmp_path / "x.arrow").read_bytes()
+    (tmp_path / "x.arrow").write_bytes(good.replace(b"label_xyz", b"label_\xff\xff\xff"))
+    with pytest.raises(ConfigError, match=r"x\.arrow: not a readable Arrow or Parquet file"):
+        HuggingFaceSource(tmp_path / "x.arrow")
+    (tmp_path / "x.arrow").write_bytes(good)
+    assert len(samples_of(HuggingFaceSource(tmp_path / "x.arrow"))) == 1
+
+
+def test_a_date_that_python_does_not_have_is_a_bad_sample(tmp_path: Path) -> None:
+    days = pa.array([1, 1 << 30], pa.int32()).cast(pa.date32())
+    pq.write_table(pa.table({"image": pa.array(IMAGES[:2]), "day": days}), tmp_path / "x.parquet")
+    good, bad = outcome(HuggingFaceSource(tmp_path / "x.parquet"))
+    assert [sample.values["day"] for sample in good] == ["1970-01-02"]
+    assert len(bad) == 1
+    assert "x.parquet!1: column 'day': " in bad[0]

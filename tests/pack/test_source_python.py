@@ -508,3 +508,62 @@ def test_unsupported_objects_are_refused(items: object) -> None:
         open_source(iter([]))
     with pytest.raises(ConfigError, match="unknown option split"):
         open_source([1], split="train")
+
+
+class _Described:
+    """A dataset with the attributes that name the classes in some library."""
+
+    def __init__(self, item: object, **attributes: object) -> None:
+        self.item = item
+        vars(self).update(attributes)
+
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, index: int) -> object:
+        return self.item
+
+
+class _ClassLabel:
+    names = ("cat", "dog")
+
+
+def test_class_names_of_dataset_objects_survive() -> None:
+    image = Image.new("RGB", (4, 4))
+    torchvision_like = _Described((image, 1), classes=["cat", "dog"])
+    hf_like = _Described(
+        {"image": image, "kind": 1, "n": 3},
+        features={"image": object(), "kind": _ClassLabel(), "n": object()},
+    )
+    expected = Field("label", "int", classes=("cat", "dog"))
+    assert open_source(torchvision_like).fields[1] == expected
+    subset = _Described((image, 1), dataset=_Described((image, 1), dataset=torchvision_like))
+    assert open_source(subset).fields[1] == expected
+    given = open_source(torchvision_like, fields={"image": "image", "label": "int"})
+    assert given.fields[1] == expected
+    assert open_source(hf_like).fields[1:] == (
+        Field("kind", "int", classes=("cat", "dog")),
+        Field("n", "int"),
+    )
+
+
+def test_class_names_of_a_hugging_face_object_reach_the_packed_dataset(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    features = datasets.Features(
+        {"image": datasets.Image(), "label": datasets.ClassLabel(names=["cat", "dog"])}
+    )
+    rows = {"image": [Image.new("RGB", (4, 4))] * 2, "label": [1, 0]}
+    fastload.pack(datasets.Dataset.from_dict(rows, features=features), tmp_path / "packed")
+    assert (
+        Field("label", "int", classes=("cat", "dog")) in fastload.open(tmp_path / "packed").fields
+    )
+
+
+def test_a_pil_image_above_the_size_limit_is_not_decoded(tmp_path: Path) -> None:
+    Image.new("1", (9000, 9000)).save(tmp_path / "big.png")  # 81 megapixels in 11 KB
+    with Image.open(tmp_path / "big.png") as image:
+        with pytest.raises(BadImage, match=r"9000x9000 pixels: at most 64 megapixels"):
+            checked(image, Field("image", "image"), "item 0")
+        assert image.fp is not None  # load() would have closed the file
+    small = Image.new("1", (9, 9))
+    assert checked(small, Field("image", "image"), "item 1") is small

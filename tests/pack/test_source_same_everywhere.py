@@ -108,7 +108,7 @@ def test_refs_are_equal_for_any_hash_seed(tmp_path: Path) -> None:
             env={**os.environ, "PYTHONHASHSEED": seed},
             check=True,
             capture_output=True,
-            timeout=120,
+            timeout=600,
         ).stdout
         for seed in ("1", "2", "3")
     ]

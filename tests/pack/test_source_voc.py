@@ -61,6 +61,23 @@ def test_one_split(tmp_path: Path) -> None:
         VocSource(tmp_path, split="test")
 
 
+def test_images_that_are_not_packed_are_named(tmp_path: Path) -> None:
+    make(tmp_path)
+    put_image(tmp_path / "JPEGImages" / "extra.jpg")
+    (tmp_path / "JPEGImages" / "notes.txt").touch()
+    no_image = "suffix .txt is not an image format that fastload reads"
+    expected = {
+        "JPEGImages/extra.jpg": "in no list of ImageSets/Main/",
+        "JPEGImages/notes.txt": no_image,
+    }
+    assert dict(VocSource(tmp_path).left_out()) == expected
+    assert dict(VocSource(tmp_path, split="val").left_out()) == expected  # not those of train
+    for file in (tmp_path / "ImageSets" / "Main").iterdir():
+        file.unlink()
+    expected["JPEGImages/extra.jpg"] = "no annotation in Annotations/"
+    assert dict(VocSource(tmp_path).left_out()) == expected
+
+
 def test_masks_are_read_where_they_exist(tmp_path: Path) -> None:
     make(tmp_path)
     (tmp_path / "SegmentationClass").mkdir()

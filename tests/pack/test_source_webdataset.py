@@ -15,6 +15,7 @@ from fastload._pack.sources.base import Encoded
 from fastload._pack.sources.numbers import parse_npy
 from fastload._pack.sources.webdataset import MAX_NAME_BYTES, Member, WebDatasetSource, tar_members
 from fastload.errors import BadImage, ConfigError
+from tests.open_files import open_files
 from tests.source_contract import image_bytes, outcome, samples_of
 
 JPG, PNG = image_bytes(1), image_bytes(2, form="PNG")
@@ -262,3 +263,32 @@ def test_tar_changed_after_listing_is_refused(tmp_path: Path) -> None:
         source.load(ref)
     with pytest.raises(ConfigError, match="is not a sample in a tar"):
         source.load("1.jpg")
+
+
+@pytest.mark.parametrize("at", [0, 50, 99, 110, 125, 134, 149, 300, 511])
+def test_damaged_header_ends_the_listing(tmp_path: Path, at: int) -> None:
+    path = _tar(tmp_path / "a.tar", [("a.txt", b"first"), ("b.txt", b"second")])
+    data = bytearray(path.read_bytes())
+    data[1024 + at] ^= 2  # in the header of the second member
+    path.write_bytes(data)
+    with open_inside(tmp_path, "a.tar") as file:
+        first, second = tar_members(file)
+    assert (first.name, first.refused) == ("a.txt", "")
+    assert second.refused.startswith("damaged at byte 1024: ")
+
+
+def test_few_shards_stay_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fastload._pack.sources.webdataset.MAX_OPEN_SHARDS", 2)
+    for i in range(5):
+        _tar(tmp_path / f"{i}.tar", [("a.txt", f"text {i}".encode())])
+
+    def n_open() -> int:
+        return sum(name.startswith(str(tmp_path)) for name in open_files())
+
+    source = WebDatasetSource(tmp_path)
+    refs = list(source.refs())
+    for i in (4, 0, 3, 1, 2, 0, 4, 2):
+        assert source.load(refs[i]).values == {"txt": f"text {i}"}
+        assert 1 <= n_open() <= 2
+    del source
+    assert n_open() == 0

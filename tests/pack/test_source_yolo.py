@@ -17,6 +17,9 @@ from tests.source_contract import outcome, put_image, samples_of
 pytest.importorskip("yaml", reason="not run: no PyYAML")
 CONFIG = "train: ../train/images\nval: ../val/images\nnc: 2\nnames: ['cat', 'dog']\n"
 
+# Text of 2**60 words if all aliases are written out.
+BOMB = "a0: &a0 [x, x]\n" + "".join(f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}]\n" for i in range(1, 61))
+
 
 def make(root: Path, layout: str, *, config: str = CONFIG, **labels: str) -> Path:
     """Images a.jpg (labels from ``a=``) in train and b.jpg (``b=``) in val, 16x16 pixels."""
@@ -72,6 +75,15 @@ def test_images_next_to_split_folders_are_not_lost(tmp_path: Path) -> None:
     assert "split" not in samples[0].values
 
 
+def test_images_without_a_suffix_are_found_and_other_files_are_named(tmp_path: Path) -> None:
+    make(tmp_path, "ultralytics", a="0 0.5 0.5 1 1\n")
+    (tmp_path / "images" / "val" / "b.jpg").rename(tmp_path / "images" / "val" / "b")
+    (tmp_path / "images" / "val" / "b.xcf").touch()
+    source = YoloSource(tmp_path)
+    assert [each.source for each in samples_of(source)] == ["images/train/a.jpg", "images/val/b"]
+    assert [path for path, _ in source.left_out()] == ["images/val/b.xcf"]
+
+
 def test_a_rotated_image_has_boxes_in_its_upright_pixels(tmp_path: Path) -> None:
     make(tmp_path, "flat", a="0 0.5 0.5 1 1\n")
     exif = Image.Exif()
@@ -123,6 +135,11 @@ def test_an_invalid_label_is_a_bad_sample(line: str, message: str, tmp_path: Pat
         ("names: cat\n", "names='cat': expected a list or a mapping"),
         ("names: [a\n", "cannot be read as YAML"),
         ("names: [a]\nkpt_shape: 3\n", "kpt_shape=3: expected"),
+        ("names: {0: cat, x: dog}\n", "names: expected the keys 0 to 1"),
+        ("names: [a]\nday: 2001-99-99\n", "cannot be read as YAML"),
+        ("names: [a]\nx: !!bool maybe\n", "cannot be read as YAML"),
+        (f"{BOMB}names: *a60\n", "names: .*: expected a name"),
+        (f"{BOMB}names: [a]\nkpt_shape: *a60\n", "kpt_shape=.*: expected"),
     ],
 )
 def test_an_invalid_config_is_refused(config: str, message: str, tmp_path: Path) -> None:

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from pathlib import Path
+from typing import Any, TypeVar
 
 import pytest
 
-from fastload._pack.jobs import ordered_map
+from fastload._pack.jobs import ordered_map as ordered_chunks
 from fastload._pack.sources.base import Ref, Sample
 from fastload.errors import BadImage
 from tests.packing import Listed, pack, samples
+
+Result = TypeVar("Result")
+
+
+def ordered_map(
+    function: Callable[[int], Result], items: Iterable[int], **options: Any
+) -> Generator[Result, None, None]:
+    return ordered_chunks(lambda chunk: map(function, chunk), items, **options)
 
 
 def running() -> list[str]:

@@ -92,6 +92,13 @@ def test_empty_inputs_return_empty_boxes() -> None:
     assert move_boxes_batch([], compile([]).rows([], np.empty((0, 2)), seed=0, epoch=0)) == []
 
 
+def test_min_side_counts_pixels_of_the_output() -> None:
+    half = row(T.Crop(left=40), T.Resize(50, 80))
+    boxes = [[30, 0, 60, 40], [30, 0, 59, 40], [50, 0, 90, 20], [50, 0, 90, 19]]
+    assert move_boxes(boxes, half, min_side=10)[1].tolist() == [0, 2]
+    assert move_boxes(boxes, half)[1].tolist() == [0, 1, 2, 3]
+
+
 @pytest.mark.parametrize(
     ("boxes", "options", "message"),
     [
@@ -102,6 +109,7 @@ def test_empty_inputs_return_empty_boxes() -> None:
             {"min_visible": 1.5},
             "min_visible=1.5: expected a fraction from 0 to 1",
         ),
+        ([[1, 2, 3, 4]], {"min_side": -1}, "min_side=-1: expected a number of pixels, 0 or more"),
     ],
 )
 def test_invalid_boxes_raise(

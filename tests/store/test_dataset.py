@@ -13,14 +13,17 @@ import pytest
 from PIL import Image
 
 from fastload._common import files
+from fastload._pack.sources.base import Info
 from fastload._store import manifest
 from fastload._store.dataset import Dataset, open_dataset
 from fastload._store.fields import Field
 from fastload._store.kinds import MISSING_INT
 from fastload._store.manifest import Shard, expected_columns
+from fastload._store.properties import Properties
 from fastload._store.record import Part, encode_record
-from fastload._store.writer import ShardWriter
+from fastload._store.writer import ShardWriter, shard_name
 from fastload.errors import BadImage, ConfigError, CorruptManifest, CorruptShard, StoreError
+from tests.packed_datasets import pack_samples
 from tests.small_dataset import FIELDS, same, simple_samples, write_dataset
 
 ALL = (
@@ -89,12 +92,8 @@ def test_every_field_kind_round_trips(tmp_path: Path) -> None:
     assert np.isnan(ds.column("score")[10])
     assert ds.sizes().tolist() == [[6 + i, 8] for i in range(10)] + [[0, 0]]
     assert ds.fields == ALL
-    assert ds.classes == {"label": ("cat", "dog"), "split": ("train", "val")}
-    assert ds.splits == ("train", "val")
-    assert ds.split("val").tolist() == [1, 3, 5, 7, 9]
+    assert ds.class_names == {"label": ("cat", "dog"), "split": ("train", "val")}
     assert ds.blocks.tolist() == [[0, 3], [3, 1], [4, 3], [7, 1], [8, 3]]
-    with pytest.raises(ConfigError, match=r"split 'test': .* has train, val"):
-        ds.split("test")
 
 
 def test_indexing_returns_decoded_samples(simple: Simple) -> None:
@@ -236,7 +235,7 @@ def one_record(folder: Path, record: bytes, fields: tuple[Field, ...]) -> Datase
     """Writes a dataset with one given record and valid digests."""
     sample: dict[str, Any] = {}
     made = write_dataset(folder, [sample], fields=fields)
-    with ShardWriter(folder, 0, first=0) as writer:
+    with ShardWriter(folder, shard_name(0), base=0) as writer:
         writer.add(0, record)
         shard: Shard = writer.publish()
     files.write_atomically(
@@ -245,6 +244,7 @@ def one_record(folder: Path, record: bytes, fields: tuple[Field, ...]) -> Datase
             manifest.Manifest(
                 n_samples=1,
                 fields=fields,
+                properties=made.properties,
                 shards=(shard,),
                 columns=made.columns,
                 content=made.content,
@@ -368,6 +368,9 @@ def test_opening_ten_million_samples_takes_little_memory(tmp_path: Path) -> None
             512 << 20,
             min(per_shard, n_samples - first),
             first,
+            first,
+            4096,
+            "0" * 8,
             f"{i:064x}",
             "0" * 64,
         )
@@ -390,7 +393,12 @@ def test_opening_ten_million_samples_takes_little_memory(tmp_path: Path) -> None
         folder / manifest.NAME,
         manifest.dump(
             manifest.Manifest(
-                n_samples=n_samples, fields=FIELDS, shards=shards, columns=columns, content="0" * 64
+                n_samples=n_samples,
+                fields=FIELDS,
+                properties=tuple(Properties() for _ in FIELDS),
+                shards=shards,
+                columns=columns,
+                content="0" * 64,
             )
         ),
     )
@@ -408,3 +416,45 @@ print(len(ds), anonymous() - before, time.perf_counter() - start)
     print(f"opened in {float(seconds) * 1000:.1f} ms with {kib} KiB")
     assert int(count) == n_samples
     assert int(kib) < 50_000 // 1.024
+
+
+def packed_with(folder: Path, *fields: Field, info: Info | None = None) -> Dataset:
+    samples = [{field.name: 0 for field in fields}]
+    return open_dataset(pack_samples(folder, fields, samples, info=info))
+
+
+def test_classes_are_those_of_the_only_field_with_class_names(tmp_path: Path) -> None:
+    dataset = packed_with(
+        tmp_path / "one",
+        Field("count", "int"),
+        Field("label", "int", classes=("cat", "dog")),
+        Field("split", "int", classes=("train", "val")),
+    )
+    assert dataset.classes == ["cat", "dog"]
+    assert dataset.class_to_idx == {"cat": 0, "dog": 1}
+    assert dataset.class_names == {"label": ("cat", "dog"), "split": ("train", "val")}
+
+
+def test_classes_are_the_categories_of_a_detection_dataset(tmp_path: Path) -> None:
+    info: Info = {"categories": [{"id": 7, "name": "car"}, {"id": 3, "name": "bus"}]}
+    dataset = packed_with(tmp_path / "boxes", Field("count", "int"), info=info)
+    assert dataset.class_to_idx == {"car": 0, "bus": 1}
+
+
+def test_classes_of_several_fields_or_none_are_an_error(tmp_path: Path) -> None:
+    """An AttributeError, because frameworks test for the attribute."""
+    several = packed_with(
+        tmp_path / "several",
+        Field("label", "int", classes=("cat", "dog")),
+        Field("color", "int", classes=("red", "blue")),
+    )
+    none = packed_with(tmp_path / "none", Field("count", "int"))
+    for dataset, message in (
+        (several, r"several fields with class names: label, color. Use class_names\[FIELD\]"),
+        (none, "has no fields with class names"),
+    ):
+        for name in ("classes", "class_to_idx"):
+            with pytest.raises(AttributeError, match=message):
+                getattr(dataset, name)
+            assert not hasattr(dataset, name)
+    assert several.class_names["color"] == ("red", "blue")

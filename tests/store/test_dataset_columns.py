@@ -1,4 +1,4 @@
-"""Columns are .npy files, written in any order in bounded memory and checked before mapping."""
+"""Columns are .npy files, written in any order in bounded memory and checked before use."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fastload._common import files
 from fastload._store.columns import ColumnWriter, npy_header, open_column
-from fastload._store.manifest import Column
+from fastload._store.manifest import COLUMN_HEADER, Column
 from fastload.errors import ConfigError, CorruptShard, StoreError
 
 
@@ -65,7 +66,9 @@ def test_rows_in_any_order(tmp_path: Path) -> None:
 def test_an_unfinished_column_leaves_no_file(tmp_path: Path) -> None:
     with ColumnWriter(tmp_path, "label", "<i8") as out:
         out.append([1, 2])
-        assert os.listdir(tmp_path / "columns") == [f"label.npy.tmp-{os.getpid()}"]
+        (name,) = os.listdir(tmp_path / "columns")
+        assert name.startswith("label.npy.tmp-")
+        assert files.is_temporary(name)
     assert os.listdir(tmp_path / "columns") == []
     with pytest.raises(StoreError):
         ColumnWriter(tmp_path / "nowhere" / "deep", "label", "<i8")
@@ -89,7 +92,7 @@ def test_rows_that_do_not_fit_are_rejected(tmp_path: Path) -> None:
         assert pairs.finish().shape == (1, 2)
 
 
-def test_flipped_truncated_and_extended_files_are_rejected_before_mapping(tmp_path: Path) -> None:
+def test_flipped_truncated_and_extended_files_are_rejected(tmp_path: Path) -> None:
     column = write(tmp_path, range(30))
     path = tmp_path / "columns" / "label.npy"
     good = path.read_bytes()
@@ -109,6 +112,19 @@ def test_flipped_truncated_and_extended_files_are_rejected_before_mapping(tmp_pa
         assert caught.value.shard == "columns/label.npy"
     path.write_bytes(good)
     assert open_column(tmp_path, column).sum() == sum(range(30))
+
+
+def test_checked_numbers_do_not_change_with_the_file(tmp_path: Path) -> None:
+    column = write(tmp_path, range(30_000))
+    opened = open_column(tmp_path, column)
+    path = tmp_path / "columns" / "label.npy"
+    with path.open("r+b") as file:
+        file.seek(COLUMN_HEADER)
+        file.write(bytes(80))
+    assert opened[:10].tolist() == list(range(10))
+    os.truncate(path, 0)
+    assert opened.sum() == sum(range(30_000))
+    assert not opened.flags.writeable
 
 
 def test_a_header_of_another_type_is_rejected(tmp_path: Path) -> None:

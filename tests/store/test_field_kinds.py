@@ -15,7 +15,7 @@ from fastload._pack.sources import columns, numbers, objects
 from fastload._plan.labels import LABEL_MOVES
 from fastload._store.fields import Field
 from fastload._store.kinds import BOXES, IMAGE, INT, KINDS, MASK, MATRIX, NUMBERS, POINTS
-from fastload._tools.inspect.showing import SHOWN
+from fastload._tools.inspect.sample import SHOWN
 from fastload.errors import ConfigError
 
 PACKAGE = Path(fastload.__file__).parent

@@ -22,6 +22,7 @@ from fastload._store.manifest import (
     parse,
     seal,
 )
+from fastload._store.properties import Properties
 from fastload.errors import ConfigError, CorruptManifest
 
 FIELDS = (
@@ -46,13 +47,14 @@ def example(*, n_shards: int = 3, fields: tuple[Field, ...] = FIELDS, **changes:
         for name, dtype in expected_columns(fields).items()
     ]
     shards = [
-        Shard(f"shard-{i:05d}.lmdb", 8192, 10, 10 * i, "ab" * 32, "cd" * 32)
+        Shard(f"shard-{i:05d}.lmdb", 16384, 10, 10 * i, 7, 4096, "01" * 4, "ab" * 32, "cd" * 32)
         for i in range(n_shards)
     ]
     return dataclasses.replace(
         Manifest(
             n_samples=n_samples,
             fields=fields,
+            properties=tuple(Properties() for _ in fields),
             shards=tuple(shards),
             columns=tuple(columns),
             content="cd" * 32,
@@ -115,11 +117,11 @@ def test_every_truncation_is_detected() -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "advice"), [(3, "install a newer fastload"), (1, "pack the dataset again")]
+    ("version", "advice"), [(4, "install a newer fastload"), (2, "pack the dataset again")]
 )
 def test_another_version_is_rejected_with_advice(version: int, advice: str) -> None:
     with pytest.raises(
-        CorruptManifest, match=f"format version {version}, this fastload reads version 2: {advice}"
+        CorruptManifest, match=f"format version {version}, this fastload reads version 3: {advice}"
     ):
         parse(sealed({**tree(), "version": version}))
 
@@ -210,6 +212,9 @@ def test_every_value_is_required_and_typed(path: str) -> None:
         ("columns.1.crc32c", 5),
         ("columns.1.name", "../../etc/passwd"),
         ("columns.1.name", "_blocks"),
+        ("columns.1.folder", "../columns"),
+        ("columns.1.folder", "columns-0"),
+        ("columns.1.folder", "columns-1/.."),
     ],
 )
 def test_inconsistent_values_are_rejected(path: str, value: Any) -> None:
@@ -270,7 +275,17 @@ def test_ten_million_samples_are_read_in_bounded_memory() -> None:
     import tracemalloc
 
     shards = tuple(
-        Shard(f"shard-{i:05d}.lmdb", 512 << 20, 4546, 4546 * i, f"{i:064x}", "ef" * 32)
+        Shard(
+            f"shard-{i:05d}.lmdb",
+            512 << 20,
+            4546,
+            4546 * i,
+            4546 * i,
+            1 << 17,
+            "0" * 8,
+            f"{i:064x}",
+            "ef" * 32,
+        )
         for i in range(2200)
     )
     n_samples = 4546 * 2200
@@ -290,7 +305,12 @@ def test_ten_million_samples_are_read_in_bounded_memory() -> None:
     )
     written = dump(
         Manifest(
-            n_samples=n_samples, fields=fields, shards=shards, columns=columns, content="0" * 64
+            n_samples=n_samples,
+            fields=fields,
+            properties=tuple(Properties() for _ in fields),
+            shards=shards,
+            columns=columns,
+            content="0" * 64,
         )
     )
     tracemalloc.start()

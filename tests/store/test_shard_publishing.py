@@ -27,21 +27,21 @@ def records(count: int, size: int = 5000, first: int = 0) -> list[bytes]:
 
 
 def write(folder: Path, values: list[bytes], *, number: int = 0, first: int = 0) -> Shard:
-    with ShardWriter(folder, number, first=first) as out:
+    with ShardWriter(folder, shard_name(number), base=first) as out:
         for i, value in enumerate(values):
             out.add(first + i, value)
-        return out.publish()
+        return out.publish(first)
 
 
 def test_publish_creates_the_shard_and_leaves_no_other_file(tmp_path: Path) -> None:
     values = records(20, first=100)
-    with ShardWriter(tmp_path, 7, first=100) as out:
+    with ShardWriter(tmp_path, shard_name(7), base=100) as out:
         for i, value in enumerate(values):
             out.add(100 + i, value)
-            assert sorted(path.name for path in tmp_path.iterdir()) == [
-                f"shard-00007.lmdb.tmp-{os.getpid()}"
-            ]
-        shard = out.publish()
+            (temporary,) = tmp_path.iterdir()
+            assert temporary.name.startswith("shard-00007.lmdb.tmp-")
+            assert files.owner_of(temporary.name) == files.owner()
+        shard = out.publish(100)
         assert [path.name for path in tmp_path.iterdir()] == ["shard-00007.lmdb"]
     assert [path.name for path in tmp_path.iterdir()] == ["shard-00007.lmdb"], (
         "leaving the context must not touch it"
@@ -147,7 +147,7 @@ def test_flushes_are_bounded_and_the_size_is_known_while_writing(
 
     monkeypatch.setattr(ShardWriter, "_write", watched)
     values = [encode_record(i, [Part(0, bytes([i % 256]) * (i * 37 % 9000))]) for i in range(500)]
-    with ShardWriter(tmp_path, 0, first=0) as out:
+    with ShardWriter(tmp_path, shard_name(0), base=0) as out:
         for i, value in enumerate(values):
             out.add(i, value)
         estimate = out.size_bytes
@@ -175,39 +175,35 @@ def test_the_file_does_not_depend_on_the_flushes(
 
 
 def test_an_aborted_shard_leaves_no_file(tmp_path: Path) -> None:
-    with ShardWriter(tmp_path, 0, first=0) as out:
+    with ShardWriter(tmp_path, shard_name(0), base=0) as out:
         out.add(0, records(1)[0])
     assert list(tmp_path.iterdir()) == []
     out.abort()
     assert write(tmp_path, records(3)).records == 3
 
 
-def test_a_leftover_of_a_killed_process_with_the_same_pid_is_replaced(tmp_path: Path) -> None:
-    (tmp_path / f"shard-00000.lmdb.tmp-{os.getpid()}").write_bytes(os.urandom(50_000))
-    assert write(tmp_path, records(3)).records == 3
-
-
 def test_wrong_calls_are_rejected_and_the_writer_stays_usable(tmp_path: Path) -> None:
     first, second, third = records(3)
-    with ShardWriter(tmp_path, 0, first=0) as out:
+    with ShardWriter(tmp_path, shard_name(0), base=0) as out:
         with pytest.raises(ConfigError, match="0 records, expected at least 1"):
             out.publish()
         out.add(0, first)
         for number, value in ((0, second), (2, second), (1, b""), (1, bytes(MAX_RECORD + 1))):
-            with pytest.raises(ConfigError, match="expected sample 1"):
+            with pytest.raises(ConfigError, match="expected record 1"):
                 out.add(number, value)
         out.add(1, second)
         out.add(2, third)
         shard = out.publish()
     assert bytes(ShardReader(tmp_path, shard).get(2)) == third
     assert shard_name(1234567) == "shard-1234567.lmdb"
+    assert shard_name(7, 2) == "shard-00007.2.lmdb"
     with pytest.raises(ConfigError, match="larger shard size"):
         shard_name(10_000_000)
 
 
 def test_an_unwritable_folder_is_reported(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="run the same command again"):
-        ShardWriter(tmp_path / "nowhere", 0, first=0)
+        ShardWriter(tmp_path / "nowhere", shard_name(0), base=0)
 
 
 @pytest.mark.parametrize(
@@ -287,10 +283,10 @@ def test_files_are_synced_before_the_rename_and_the_folder_after(
 
     monkeypatch.setattr(os, "fsync", watched)
     write(tmp_path, records(30))
-    assert seen == [
-        (str(tmp_path / f"shard-00000.lmdb.tmp-{os.getpid()}"), False),
-        (str(tmp_path), True),
-    ]
+    (file, was_published), *rest = seen
+    assert file.startswith(str(tmp_path / f"shard-00000.lmdb.tmp-{files.owner()}"))
+    assert not was_published
+    assert rest == [(str(tmp_path), True)]
 
 
 def test_temporary_names_are_distinguished_from_published_files() -> None:
@@ -314,7 +310,7 @@ def test_a_published_shard_is_plain_lmdb(tmp_path: Path) -> None:
 def test_a_view_is_copied_when_it_is_added(tmp_path: Path) -> None:
     value = records(1)[0]
     changing = bytearray(value)
-    with ShardWriter(tmp_path, 0, first=0) as out:
+    with ShardWriter(tmp_path, shard_name(0), base=0) as out:
         out.add(0, memoryview(changing))
         changing[-1] ^= 255
         shard = out.publish()

@@ -12,10 +12,11 @@ from fastload._store.columns import open_column
 from fastload._store.dataset import open_dataset
 from fastload._store.fields import Field
 from fastload._store.manifest import read_manifest
-from fastload._store.record import Part, encode_record, parse_record
+from fastload._store.record import encode_record, parse_record
 from fastload._store.verify.record import RecordChecker
-from fastload._tools.inspect.panels import SampleImages
+from fastload._tools.inspect.sheet import SampleImages
 from tests.packed_datasets import encoded, pack_samples, photo, value_of
+from tests.store.strange_records import strange
 
 ROUNDS = int(os.environ.get("FASTLOAD_FUZZ_ROUNDS", "600"))
 FIELDS = (
@@ -32,18 +33,6 @@ FIELDS = (
     Field("numbers", "array"),
     Field("blob", "bytes"),
 )
-LIMITS = {
-    "codec": 5,
-    "role": 1,
-    "channels": 255,
-    "bits": 255,
-    "width": 65_535,
-    "height": 65_535,
-    "interval": 65_535,
-    "orientation": 8,
-    "item": 65_535,
-    "field": len(FIELDS) + 1,
-}
 
 
 @pytest.fixture(scope="module")
@@ -68,39 +57,6 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return pack_samples(tmp_path_factory.mktemp("strange") / "packed", FIELDS, [sample])
 
 
-def strange(parts: list[Part], rng: np.random.Generator) -> list[Part]:
-    """Returns the parts with one to three changes that a record can still represent."""
-    parts = list(parts)
-    for _ in range(int(rng.integers(1, 4))):
-        place = int(rng.integers(len(parts)))
-        part = parts[place]
-        if rng.random() < 0.5:
-            name = str(rng.choice(list(LIMITS)))
-            near = max(0, getattr(part, name) + int(rng.integers(-2, 3)))
-            number = min(
-                near if rng.random() < 0.5 else int(rng.integers(LIMITS[name] + 1)), LIMITS[name]
-            )
-            changed = Part(**{**part._asdict(), name: number})
-        else:
-            data = bytearray(part.data)
-            for _ in range(int(rng.integers(0, 4))):
-                if data:
-                    data[
-                        int(rng.integers(min(len(data), 64) if rng.random() < 0.5 else len(data)))
-                    ] = int(rng.integers(256))
-            changed = part._replace(
-                data=bytes(data[: int(rng.integers(len(data) + 1))] if rng.random() < 0.3 else data)
-            )
-        keys = {
-            (each.field, each.item, each.role)
-            for number, each in enumerate(parts)
-            if number != place
-        }
-        if (changed.field, changed.item, changed.role) not in keys:
-            parts[place] = changed
-    return parts
-
-
 @pytest.mark.parametrize("deep", [False, True])
 def test_mutated_records_are_described_without_an_exception(dataset: Path, deep: bool) -> None:
     found = read_manifest(dataset)
@@ -110,12 +66,12 @@ def test_mutated_records_are_described_without_an_exception(dataset: Path, deep:
     parts = parse_record(memoryview(good), 0)
     n_with_faults = 0
     for seed in range(ROUNDS):
-        value = encode_record(0, strange(parts, np.random.default_rng(seed)))
-        _, wrong, _ = checker.check(0, memoryview(value))
+        value = encode_record(0, strange(parts, len(FIELDS), np.random.default_rng(seed)))
+        _, wrong, _ = checker.check(0, 0, memoryview(value))
         assert all(isinstance(why, str) and why for why in wrong), f"seed {seed}"
         n_with_faults += bool(wrong)
     assert n_with_faults > ROUNDS // 2, "most changes are faults"
-    assert checker.check(0, memoryview(good))[1] == []
+    assert checker.check(0, 0, memoryview(good))[1] == []
 
 
 def test_extreme_values_can_be_drawn(dataset: Path) -> None:

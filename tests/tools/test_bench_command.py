@@ -21,10 +21,9 @@ from fastload._tools.bench.decode_work import (
     standard_works,
     usable_backends,
 )
-from fastload._tools.bench.image_files import export_images, image_files
-from fastload._tools.bench.load import Consumer, LoadReport, LoadRow
+from fastload._tools.bench.io import Run, evict, read_runs
+from fastload._tools.bench.load import Consumer, LoadReport, LoadRow, export_images, image_files
 from fastload._tools.bench.measure import spread
-from fastload._tools.bench.readers import Run, evict, read_runs
 from fastload.errors import BadImage, ConfigError, MissingPart
 from tests.loading import needs_core, pack_photos, png
 from tests.packed_datasets import encoded, pack_samples, photo, spoil_image

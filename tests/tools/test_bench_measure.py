@@ -15,20 +15,29 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from benchmarks.page_parts import bar_plot, markdown
 from fastload._common.nvml import open_gpu
-from fastload._common.tables import Table, markdown
+from fastload._common.tables import Table
 from fastload._tools.bench import measure
 from fastload._tools.bench.charts import (
     Curve,
-    bar_plot,
     check_plot_path,
     line_plot,
     write_plots,
 )
 from fastload._tools.bench.children import Child
 from fastload._tools.bench.decode import GpuMeter
-from fastload._tools.bench.machine import commit, machine, package_version, versions
-from fastload._tools.bench.measure import Rounds, number, spread, thread_counts, timed
+from fastload._tools.bench.measure import (
+    commit,
+    machine,
+    number,
+    package_version,
+    run_rounds,
+    spread,
+    thread_counts,
+    timed,
+    versions,
+)
 from fastload._tools.charts import Line, Plot, Rect, svg_file, write_png
 from fastload.errors import ConfigError, WorkerDied
 
@@ -70,8 +79,10 @@ def test_rounds_are_interleaved_and_the_first_does_not_count() -> None:
         return 3
 
     ticks: list[tuple[int, int]] = []
-    found = Rounds[str](rounds=2, seconds=0.0).run(
+    found = run_rounds(
         {"a": lambda: contestant("a"), "b": lambda: contestant("b")},
+        rounds=2,
+        seconds=0.0,
         tick=lambda *at: ticks.append(at),
     )
     assert order == ["a", "b", "b", "a", "a", "b"]
@@ -255,7 +266,8 @@ def test_a_child_answers_round_by_round_and_is_measured() -> None:
 
 
 def test_a_child_that_exits_is_named_with_the_last_line_of_its_stderr() -> None:
-    with Child("echo", [sys.executable, "-c", ECHO]) as child:
+    buffered = {"PYTHONUNBUFFERED": ""}
+    with Child("echo", [sys.executable, "-c", ECHO], env=buffered) as child:
         child.wait()
         with pytest.raises(
             WorkerDied, match=r"echo: the process ended with exit code 1: the last line"

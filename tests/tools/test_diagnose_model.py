@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastload._tools.doctor.finding import Ceiling, Finding
-from fastload._tools.doctor.loader.model import LoaderCosts, suggestions
+from fastload._tools.doctor.loader.model import Candidate, LoaderCosts, suggestions
 
 TIMES = st.floats(1e-4, 10.0)
 
@@ -57,7 +57,7 @@ def test_no_prediction_exceeds_the_ceiling(
         cores=cores,
         wall_s=wall_s,
         cpu_s=cpu_share * wall_s,
-        fastload_s=fastload_s,
+        candidate=Candidate(fastload_s, "native", 1, (224, 224)) if fastload_s else None,
         collate_ipc_s=collate_share * wall_s,
         float_images=True,
         start_s=start_s,

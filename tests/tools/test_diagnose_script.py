@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import pickle
 import sys
@@ -11,8 +12,8 @@ import pytest
 
 import fastload
 from fastload._cli import main
-from fastload._tools.doctor.loader.script import call_script, import_script
-from fastload._tools.doctor.loader.stages import WatchedCollate, WatchedDataset
+from fastload._cli.doctor import call_script, import_script
+from fastload._tools.doctor.loader.stages import WatchedDataset, measured_collate
 
 SCRIPT = """
 import time
@@ -132,7 +133,8 @@ def test_seconds_are_checked(word: str, capsys: pytest.CaptureFixture[str]) -> N
 
 def test_wrappers_for_worker_processes_can_be_pickled(script: Path) -> None:
     watched = WatchedDataset([10, 20, 30])
-    dataset, collate = pickle.loads(pickle.dumps((watched, WatchedCollate(list, watched))))
+    measured = functools.partial(measured_collate, watched, list)
+    dataset, collate = pickle.loads(pickle.dumps((watched, measured)))
     batch, work = collate([dataset[1], dataset[2]])
     assert (batch, work.items, len(dataset)) == ([20, 30], 2, 3)
     module = import_script(script)

@@ -1,10 +1,8 @@
-"""diagnose() measures stages with planted durations within 15 %."""
+"""diagnose() measures stages with planted durations."""
 
 from __future__ import annotations
 
-import re
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +16,7 @@ import fastload
 from fastload._tools.doctor.finding import Diagnosis
 from fastload._tools.doctor.loader.figures import LoaderFigures
 from fastload._tools.doctor.loader.instrument import Instruments, StageClock
+from fastload._tools.doctor.loader.stages import measure_stages
 from fastload._tools.doctor.loader.timing import Source
 from tests.loading import needs_core
 from tests.packed_datasets import photo
@@ -28,25 +27,12 @@ def shares(found: Diagnosis[LoaderFigures]) -> dict[str, float]:
     return {each.name: each.share for each in found.numbers.stages}
 
 
-def assert_shares(
-    measure: Callable[[], Diagnosis[LoaderFigures]], planted: dict[str, float]
-) -> Diagnosis[LoaderFigures]:
-    """Expects all shares within 15 % in one of three tries.
-
-    A busy machine delays sleeping threads at random; a wrong count is wrong every time.
-    """
+def expected_shares(planted: dict[str, float], rel: float) -> dict[str, Any]:
     total = sum(planted.values())
-    expected = {name: pytest.approx(seconds / total, rel=0.15) for name, seconds in planted.items()}
-    for _ in range(3):
-        found = measure()
-        assert sum(shares(found).values()) == pytest.approx(1.0)
-        got = {name: shares(found)[name] for name in planted}
-        if got == expected:
-            break
-    assert got == expected
-    return found
+    return {name: pytest.approx(seconds / total, rel=rel) for name, seconds in planted.items()}
 
 
+@pytest.mark.usefixtures("exact_sleeps")
 def test_planted_stages_are_measured_in_one_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -60,8 +46,9 @@ def test_planted_stages_are_measured_in_one_process(
             "other": 0.040,
             "collate": 0.040,
         }
-        found = assert_shares(lambda: fastload.diagnose(loader, seconds=2), planted)
-    assert found.numbers.loader.seconds == pytest.approx(0.320, rel=0.25)
+        found = fastload.diagnose(loader, seconds=4)
+    assert shares(found) == expected_shares(planted, rel=0.01)
+    assert found.numbers.loader.seconds == pytest.approx(0.320, rel=0.01)
     assert found.numbers.workers == 0
 
 
@@ -70,11 +57,17 @@ def test_planted_stages_are_measured_in_two_workers(monkeypatch: pytest.MonkeyPa
     loader = torch.utils.data.DataLoader(
         Slow(), batch_size=2, collate_fn=slow_collate, num_workers=2
     )
-    found = assert_shares(
-        lambda: fastload.diagnose(loader, seconds=4),
-        {"decode": 0.080, "transform": 0.060, "other": 0.040, "collate": 0.040},
-    )
-    assert found.numbers.loader.seconds == pytest.approx(0.220 / 2, rel=0.25)
+    planted = {"decode": 0.080, "transform": 0.060, "other": 0.040, "collate": 0.040}
+    expected = expected_shares(planted, rel=0.25)
+    # A busy machine delays workers at random; a wrong count is wrong every time.
+    for _ in range(5):
+        found = fastload.diagnose(loader, seconds=4)
+        assert sum(shares(found).values()) == pytest.approx(1.0)
+        got = {name: shares(found)[name] for name in planted}
+        if got == expected and 0.05 < found.numbers.loader.seconds < 0.2:  # 0.220 / 2
+            break
+    assert got == expected
+    assert 0.05 < found.numbers.loader.seconds < 0.2
     assert "in one of 2 workers" in str(found)
 
 
@@ -142,7 +135,10 @@ def test_the_fastload_decoder_is_measured_on_the_images_of_the_dataset(photos: P
     found = fastload.diagnose(torch.utils.data.DataLoader(Photos(photos), batch_size=4), seconds=1)
     offered = [each for each in found.findings if each.fix.startswith("fastload.DataLoader")]
     assert offered
-    assert "native decoder was measured on your own images" in offered[0].evidence[0]
+    assert (
+        "native decoder was measured on your own samples, 1 image of 32 x 32 each"
+        in (offered[0].evidence[0])
+    )
 
 
 def test_no_gain_is_predicted_if_some_images_are_not_jpegs(photos: Path, tmp_path: Path) -> None:
@@ -155,11 +151,7 @@ def test_no_gain_is_predicted_if_some_images_are_not_jpegs(photos: Path, tmp_pat
         torch.utils.data.DataLoader(Photos(tmp_path), batch_size=4), seconds=1
     )
     assert not [each for each in found.findings if each.fix.startswith("fastload.DataLoader")]
-    match = re.search(r"(\d+) of (\d+) images are not JPEGs, ", "\n".join(found.notes))
-    assert match, found.notes
-    others, total = map(int, match.groups())
-    assert others > 0
-    assert abs(total - 2 * others) <= 1  # a busy machine does not fetch all 12
+    assert "some of its images are not JPEGs" in "\n".join(found.notes)
 
 
 def test_a_read_inside_a_decode_counts_as_read(photos: Path) -> None:
@@ -180,9 +172,10 @@ def test_a_read_inside_a_decode_counts_as_read(photos: Path) -> None:
     assert set(counted) == {"read", "decode"}
     assert counted["decode"] > 0
     assert counted["read"] > 0
-    assert instruments.paths.count(str(path)) == 2
+    assert instruments.images.count(str(path)) == 2
 
 
+@pytest.mark.usefixtures("exact_sleeps")
 def test_a_stage_excludes_the_stages_inside_it() -> None:
     def decode() -> None:
         time.sleep(0.02)
@@ -218,6 +211,7 @@ def test_a_fastload_loader_reports_its_own_stages(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.usefixtures("exact_sleeps")
 def test_a_stream_is_measured_in_this_process_only() -> None:
     class Stream(torch.utils.data.IterableDataset[int]):
         def __iter__(self) -> Any:
@@ -226,4 +220,32 @@ def test_a_stream_is_measured_in_this_process_only() -> None:
                 yield number
 
     found = fastload.diagnose(torch.utils.data.DataLoader(Stream(), batch_size=4), seconds=1)
-    assert shares(found)["other"] > 0.8
+    assert shares(found)["other"] > 0.99
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_batch_that_takes_too_long_is_cut_short_and_scaled(stream: bool) -> None:
+    fetched: list[int] = []
+
+    def item(number: int) -> int:
+        fetched.append(number)
+        time.sleep(0.002)
+        return number
+
+    class Items(torch.utils.data.Dataset[int]):
+        def __len__(self) -> int:
+            return 800
+
+        def __getitem__(self, index: int) -> int:
+            return item(index)
+
+    class Stream(torch.utils.data.IterableDataset[int]):
+        def __iter__(self) -> Any:
+            yield from map(item, range(800))
+
+    loader = torch.utils.data.DataLoader(Stream() if stream else Items(), batch_size=400)
+    costs = measure_stages(Source(loader), 0.02, torch.zeros(400))
+    assert costs is not None
+    assert 1 <= len(fetched) < 400
+    assert costs.here.items == 400
+    assert costs.here.wall_s >= 400 * 0.002

@@ -9,9 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fastload._tools.doctor.account import Stall, warm_rows
+from fastload._tools.doctor.account import Stall, find_groups, warm_rows
 from fastload._tools.doctor.examine import examine
-from fastload._tools.doctor.periods import find_groups
 from tests.made_runs import Made, every, foreign_rows, made, rows_of, window, write, write_window
 
 

@@ -101,7 +101,7 @@ def test_progress_goes_to_stderr(
     with pytest.MonkeyPatch.context() as patch:
         clock = itertools.count(0.0, 10.0)  # every call of the clock is 10 s later
         fake_time = SimpleNamespace(monotonic=lambda: next(clock))
-        patch.setattr("fastload._cli.output.time", fake_time)
+        patch.setattr("fastload._cli.shared.time", fake_time)
         for words, total in (((), 40), (("--sheet", tmp_path / "a.png", "--count", 5), 5)):
             code, out, err = inspect(capsys, packed_folder, *words)
             assert code == 0

@@ -24,11 +24,9 @@ from fastload._store.dataset import open_dataset
 from fastload._store.fields import Field
 from fastload._store.jpeg_header import read_header
 from fastload._store.manifest import read_manifest
-from fastload._tools.inspect import columns
-from fastload._tools.inspect.columns import sizes_of
-from fastload._tools.inspect.facts import gather
-from fastload._tools.inspect.overview import overview
-from fastload._tools.inspect.records import engine_refusal, scan_records, spread
+from fastload._tools.inspect import records
+from fastload._tools.inspect.overview import gather, overview
+from fastload._tools.inspect.records import engine_refusal, scan_records, sizes_of, spread
 from tests.packed_datasets import encoded, pack_folder, pack_samples, photo, put_value, value_of
 
 
@@ -67,6 +65,16 @@ def test_counts_sizes_and_classes_match_the_source(packed_folder: Path) -> None:
     )
     assert sum(open_dataset(packed_folder).blocks[:, 1]) == 40
     assert facts.n_blocks == len(open_dataset(packed_folder).blocks) > 3
+
+
+def test_images_of_16_bits_are_counted(tmp_path: Path, packed_folder: Path) -> None:
+    images = [np.zeros((9, 9), dtype) for dtype in (np.uint8, np.uint16, np.uint16, np.uint16)]
+    path = pack_samples(
+        tmp_path / "mixed", (Field("image", "image"),), [{"image": each} for each in images]
+    )
+    assert line(screen(path), "depth") == "16 bits per channel 75.0 %"
+    assert scan_records(open_dataset(path)).bits == {8: 1, 16: 3}
+    assert "depth" not in screen(packed_folder)
 
 
 def test_images_are_counted_by_coding_subsampling_and_color(packed_folder: Path) -> None:
@@ -232,7 +240,7 @@ def test_of_many_classes_the_most_and_least_frequent_are_shown(tmp_path: Path) -
 
 
 def test_sizes_are_counted_across_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(columns, "_ROWS_AT_A_TIME", 7)
+    monkeypatch.setattr(records, "_ROWS_AT_A_TIME", 7)
     rng = np.random.default_rng(1)
     widths = rng.integers(0, 4, 200).astype(np.uint16)
     heights = rng.integers(1, 3, 200).astype(np.uint16)

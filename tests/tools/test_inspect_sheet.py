@@ -16,8 +16,7 @@ from fastload._store.dataset import Dataset, open_dataset
 from fastload._store.fields import Field
 from fastload._tools.inspect import sheet
 from fastload._tools.inspect.drawing import color, font, shortened
-from fastload._tools.inspect.panels import SampleImages
-from fastload._tools.inspect.sheet import write_sheet
+from fastload._tools.inspect.sheet import SampleImages, write_sheet
 from fastload.errors import ConfigError
 from tests.packed_datasets import pack_samples, spoil_image
 

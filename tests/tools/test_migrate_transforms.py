@@ -87,6 +87,11 @@ def test_transform_is_translated(transform: Any, code: str) -> None:
     "transform",
     [
         V.RandomPerspective(),
+        V.Resize(256, max_size=300),
+        V.RandomCrop(32, (1, 2)),
+        V.RandomCrop(32, 4, padding_mode="reflect"),
+        V.Pad(4),
+        V.Pad((1, 2)),
         V.RandomRotation(10, expand=True),
         V.RandomAffine(10, center=(3, 4)),
         V.Lambda(),
@@ -107,9 +112,6 @@ def test_transform_without_equivalent_is_reported(transform: Any) -> None:
     ("transform", "note"),
     [
         (V.Resize(256, V.InterpolationMode.BICUBIC), "bicubic has no equivalent"),
-        (V.Resize(256, max_size=300), "max_size"),
-        (V.RandomCrop(32, (1, 2)), "largest"),
-        (V.RandomCrop(32, 4, padding_mode="reflect"), "reflect"),
         (V.ColorJitter(0.4), "random order"),
         (V.GaussianBlur((3, 5)), "square"),
         (V.RandomRotation(10), "nearest has no equivalent"),
@@ -149,3 +151,27 @@ def test_typical_training_transforms() -> None:
     assert codes() == []
     assert wants_gray(V.Compose([V.Grayscale(1)]))
     assert not wants_gray(V.Compose([V.Grayscale(3)]))
+
+
+def test_padding_becomes_an_option_of_the_random_crop() -> None:
+    assert codes(V.Pad(4), V.RandomHorizontalFlip(), V.RandomCrop(32)) == [
+        "T.HorizontalFlip()",
+        "T.RandomCrop(32, pad=4)",
+    ]
+    assert codes(V.Pad(2, fill=7), V.RandomCrop(32, 3, fill=7)) == [
+        "T.RandomCrop(32, pad=5, fill=7)"
+    ]
+    for steps in ([V.Pad(4), V.CenterCrop(32)], [V.Pad(2, fill=7), V.RandomCrop(32, 3)]):
+        pad, crop = translate(V.Compose(steps))
+        assert pad.lost
+        assert pad.note
+        assert not crop.lost
+
+
+def test_presets_are_split_into_their_steps() -> None:
+    preset = V.ImageClassification(crop_size=224, resize_size=232)
+    assert codes(preset) == [
+        "T.Resize(shorter=232)",
+        "T.CenterCrop(224)",
+        "T.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))",
+    ]

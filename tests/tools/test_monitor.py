@@ -20,14 +20,28 @@ import pytest
 
 from fastload._cli import main
 from fastload._common.strict_json import Json
-from fastload._tools.monitor import gate
+from fastload._tools.monitor import monitor as monitor_module
 from fastload._tools.monitor.compare import compare
-from fastload._tools.monitor.gate import GateRule, Tail, wait_for_gate
-from fastload._tools.monitor.metrics_file import collect, read_metrics
-from fastload._tools.monitor.monitor import figures, pids_in, training_in
-from fastload._tools.monitor.sampling import Host, ProcessTree
-from fastload._tools.monitor.series import energy, sparkline, state_of, summarize, summary_of_all
-from fastload._tools.monitor.window import HOST_SERIES, read_window, write_window
+from fastload._tools.monitor.metrics_file import read_metrics
+from fastload._tools.monitor.monitor import (
+    GateRule,
+    Tail,
+    figures,
+    pids_in,
+    training_in,
+    wait_for_gate,
+)
+from fastload._tools.monitor.sampling import HostSamples, ProcessTree
+from fastload._tools.monitor.screens import sparkline
+from fastload._tools.monitor.window import (
+    HOST_SERIES,
+    energy,
+    read_window,
+    state_of,
+    summarize,
+    summary_of_all,
+    write_window,
+)
 from fastload.errors import ConfigError, GateClosed
 from tests.loading import wait_until
 from tests.windows import window
@@ -78,20 +92,20 @@ def test_state_at_the_limits_of_the_rule() -> None:
 
 def test_summary_of_all_gpus() -> None:
     one, two = window([100.0] * 10, [0.0, 50.0] * 5).gpus
-    rows = [
-        (gpu.index, gpu.t, gpu.series["util"], replace(gpu.summary, energy_j=60.0))
-        for gpu in (one, two)
-    ]
-    found = summary_of_all(rows, 24.0)
+    gpus = [replace(gpu, summary=replace(gpu.summary, energy_j=60.0)) for gpu in (one, two)]
+    found = summary_of_all(gpus, 24.0)
     assert (found["gpu0_avg"], found["gpu1_avg"], found["all_avg"]) == (100.0, 25.0, 62.5)
     assert found["p50"] == np.percentile([100] * 10 + [0, 50] * 5, 50)
     assert found["spread"] == 100.0
     assert (found["active_seconds"], found["idle_seconds"]) == (0.75, 0.25)
     assert found["avg_active"] == pytest.approx((10 * 100 + 5 * 50) / 15, abs=0.01)
     assert found["joules_per_image"] == 5.0
-    without_energy = (*rows[1][:3], two.summary)
-    assert summary_of_all([rows[0], without_energy], 24.0)["joules_per_image"] is None
+    assert summary_of_all([gpus[0], two], 24.0)["joules_per_image"] is None
+    assert summary_of_all([], 24.0)["joules_per_image"] is None
     assert summary_of_all([], None)["all_avg"] is None
+    unknown = window([None] * 10).gpus
+    assert summary_of_all(unknown, None)["spread"] is None
+    assert summary_of_all(window([0.0] * 10).gpus, None)["spread"] == 0.0
 
 
 def test_energy_from_power_interpolates_over_gaps() -> None:
@@ -195,7 +209,7 @@ def append(path: Path, text: str) -> None:
 def test_gate_opens_when_a_growing_file_gets_steady(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gate, "_POLL_S", 0.01)
+    monkeypatch.setattr(monitor_module, "_POLL_S", 0.01)
     path = tmp_path / "m.jsonl"
     heard: list[str] = []
     row = step(130, 0.001)
@@ -221,7 +235,7 @@ def test_gate_opens_when_a_growing_file_gets_steady(
     writer = threading.Thread(target=write)
     writer.start()
     seen = wait_for_gate(
-        GateRule(path, iter=120, data_time=0.02, rows=3, timeout_s=60), report=heard.append
+        GateRule(path, iter=120, data_time=0.02, rows=3, timeout_s=600), report=heard.append
     )
     writer.join()
     assert seen["opened"] is True
@@ -402,7 +416,7 @@ def test_training_figures_cover_only_the_window(tmp_path: Path) -> None:
             step(10 * n, 0.01 * n, rank=rank, at=1.8e9 + n) for n in range(1, 11) for rank in (0, 1)
         )
     )
-    found = figures(read_metrics(path), 1.8e9 + 2.5, 1.8e9 + 5)
+    found = figures(read_metrics(path).steps, 1.8e9 + 2.5, 1.8e9 + 5)
     assert (found["ranks"], found["it_per_s"], found["images_per_s"], found["images"]) == (
         2,
         10.0,
@@ -412,9 +426,9 @@ def test_training_figures_cover_only_the_window(tmp_path: Path) -> None:
     assert found["data_time"] == pytest.approx((0.5 * 0.03 + 0.04 + 0.05) / 2.5)
     assert found["rows"] == [[1.5, 160, 1.0], [2.5, 160, 1.0]]
     # The rows of the last two seconds are not written yet.
-    late = figures(read_metrics(path), 1.8e9 + 8, 1.8e9 + 12)
+    late = figures(read_metrics(path).steps, 1.8e9 + 8, 1.8e9 + 12)
     assert (late["images_per_s"], late["images"]) == (160.0, 640.0)
-    assert figures(collect([]), 0, 1) == {}
+    assert figures((), 0, 1) == {}
     assert training_in(path, 1.9e9, 60)[1].endswith("no step rows in the 60 s of the window")
     assert "No such file" in training_in(tmp_path / "none", 1.8e9, 60)[1]
 
@@ -434,13 +448,15 @@ def test_pids_are_from_the_newest_run_on_this_machine(tmp_path: Path) -> None:
 
 
 def test_host_reading_has_rates_and_a_process_tree() -> None:
-    host = Host([os.getpid()])
+    host = HostSamples([os.getpid()])
     end = time.process_time() + 0.05
     while time.process_time() < end:
         pass
-    cores, numbers = host.read()
-    assert len(cores) == os.cpu_count()
-    assert list(numbers) == list(HOST_SERIES)
+    host.read(0.5)
+    assert host.t == [0.5]
+    assert len(host.cpu[0]) == os.cpu_count()
+    assert list(host.series) == list(HOST_SERIES)
+    numbers = {name: values[0] for name, values in host.series.items()}
     assert (numbers["tree_cpu"] or 0) > 0
     assert (numbers["tree_rss_mb"] or 0) > 10
     assert (numbers["ram_used_mb"] or 0) > 10
@@ -475,7 +491,7 @@ def test_command_with_a_gate_measures_the_run(tmp_path: Path) -> None:
                     "--out",
                     str(out),
                     "--gate-timeout",
-                    "60",
+                    "600",
                 ),
                 capture_output=True,
                 text=True,

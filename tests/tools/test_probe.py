@@ -30,7 +30,7 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 100.0
-        for module in ("recorder", "clocks", "probe"):
+        for module in ("recorder", "probe"):
             monkeypatch.setattr(f"fastload._tools.monitor.{module}.clock", lambda: self.now)
 
     def fail(self, *, after: float) -> None:
@@ -287,7 +287,7 @@ def test_two_ranks_share_one_file(tmp_path: Path) -> None:
         subprocess.Popen([sys.executable, "-c", RANK, str(rank), str(tmp_path / "meet"), str(path)])
         for rank in range(2)
     ]
-    assert [rank.wait(120) for rank in ranks] == [0, 0]
+    assert [rank.wait(600) for rank in ranks] == [0, 0]
     metrics = read(path)
     assert sorted((run.rank, run.world) for run in metrics.runs) == [(0, 2), (1, 2)]
     for rank in range(2):
@@ -367,7 +367,7 @@ def test_invalid_arguments_are_named(options: dict[str, object]) -> None:
 def test_swap_is_counted_since_the_previous_row(
     tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    counted = iter([(1000, 0), (5096, 10), (5096, 20)])
+    counted = iter([1000, 5106, 5116])
     monkeypatch.setattr(recording, "swapped_bytes", lambda: next(counted))
     with fastload.StepProbe(tmp_path / "m.jsonl", every=1) as probe:
         for number, _ in enumerate(probe.watch(clock.loader([0.0] * 3))):

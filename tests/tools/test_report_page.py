@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import re
 import shutil
 from collections.abc import Iterator
@@ -177,6 +178,10 @@ def browser() -> Iterator[Browser]:
         or shutil.which("google-chrome")
     )
     if chromium is None:
+        if os.environ.get("FASTLOAD_REQUIRE_CHROMIUM") == "1":
+            pytest.fail(
+                "FASTLOAD_REQUIRE_CHROMIUM=1, but there is no chromium: apt install chromium"
+            )
         pytest.skip("not run: no chromium")
     from playwright.sync_api import sync_playwright
 

@@ -12,7 +12,7 @@ import torch
 
 from fastload._cli import main
 from fastload._decode import selftest_record as record
-from fastload._tools.selftest import images
+from fastload._tools.selftest import decoding
 from fastload._tools.selftest import run as module
 from fastload._tools.selftest.catalog import CATALOG, NAMES
 from fastload._tools.selftest.run import (
@@ -132,7 +132,7 @@ def test_a_missing_dataset_is_reported_before_the_first_stage(
 def test_missing_packages_are_reported_with_the_install_command(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from fastload._decode.gpu import requirements as gpu_parts
+    from fastload._decode.gpu import base as gpu_parts
 
     monkeypatch.setattr(
         gpu_parts, "read_facts", lambda device: gpu_parts.GpuFacts(torch_cuda="12.6")
@@ -154,7 +154,7 @@ def test_missing_packages_are_reported_with_the_install_command(
 
 
 def test_the_device_decides_which_of_the_ten_stages_run() -> None:
-    assert [entry.number for entry in CATALOG] == list(range(10))
+    assert len(CATALOG) == 10
     assert [entry.name for entry in chosen_stages(Options("cuda"))] == [
         name for name in NAMES if name not in ("environment", "roi")
     ]
@@ -255,7 +255,7 @@ def test_a_backend_that_gives_wrong_pixels_fails(
             output.copy_(output.clamp(max=250) + 5)
             return result
 
-    task = stages.Task("nvjpeg", "cpu", tmp_path, tmp_path, tmp_path)
+    task = decoding.Task("nvjpeg", "cpu", tmp_path, tmp_path, tmp_path)
     monkeypatch.setattr(
         decoding, "open_backend", lambda name, device, **options: Brighter(threads=1)
     )
@@ -268,15 +268,49 @@ def test_a_backend_that_gives_wrong_pixels_fails(
     assert stages.resize(task).ok
 
 
+@pytest.mark.parametrize("spoiled", [False, True])
+def test_an_engine_that_spoils_the_last_block_fails(
+    spoiled: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The mean over an image hides one wrong block of 8x8 pixels."""
+    from fastload._decode.reference import ReferenceBackend
+    from fastload._tools.selftest import decoding, gpu_stages
+
+    class Engine(ReferenceBackend):
+        pass
+
+    real = decoding.decode
+
+    def decode(backend: Any, jpegs: Any) -> Any:
+        found = real(backend, jpegs)
+        if spoiled and isinstance(backend, Engine):
+            for own in found.images:
+                assert own is not None
+                height, width = own.shape[:2]
+                last = own[(height - 1) // 8 * 8 :, (width - 1) // 8 * 8 :]
+                last[:] = (last + 128) % 256
+        return found
+
+    def open_backend(name: str, device: str, *, hardware: bool) -> ReferenceBackend:
+        return (Engine if hardware else ReferenceBackend)(threads=1)
+
+    monkeypatch.setattr(decoding, "open_backend", open_backend)
+    monkeypatch.setattr(decoding, "decode", decode)
+    monkeypatch.setattr(gpu_stages, "REPEATS", 2)
+    outcome = gpu_stages.engine(decoding.Task("nvjpeg", "cuda", tmp_path, tmp_path, tmp_path))
+    assert outcome.ok is not spoiled, outcome.summary
+    assert not spoiled or "difference 128.0 in one block" in outcome.summary
+
+
 def test_regions_decoded_by_nvimagecodec_match_the_whole_image() -> None:
     needs_nvimgcodec()
-    from fastload._tools.selftest import gpu_stages, stages
+    from fastload._tools.selftest import gpu_stages
 
-    assert gpu_stages.roi(stages.Task("nvjpeg", "cpu", Path(), Path(), Path())).ok
+    assert gpu_stages.roi(decoding.Task("nvjpeg", "cpu", Path(), Path(), Path())).ok
 
 
 def test_the_generated_images_cover_every_kind_of_jpeg() -> None:
-    kinds = {image.kind for image in images.generated()}
+    kinds = {image.kind for image in decoding.generated()}
     assert {
         "444",
         "422",

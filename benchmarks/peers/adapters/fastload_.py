@@ -36,7 +36,7 @@ def pack(job: Job) -> None:
     )
 
 
-def batches(job: Job) -> Batches:
+def batches(job: Job, *, exact: bool = False) -> Batches:
     import fastload
 
     work = job.work
@@ -51,6 +51,7 @@ def batches(job: Job) -> Batches:
         num_workers=job.workers,
         transform=steps,
         fields=("image",),
+        exact=exact,
     )
 
     def epoch() -> Iterator[Any]:

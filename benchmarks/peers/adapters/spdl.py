@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.peers.job import Batches, Job, module
-from fastload._tools.bench.image_files import random_crop
+from fastload._tools.bench.load import random_crop
 
 PACKAGES: tuple[str, ...] = ("spdl", "spdl-io")
 NOTE = "files, thread pipeline, crop and scale in FFmpeg"

@@ -16,8 +16,14 @@ import torch
 import torch.utils.dlpack
 
 from fastload._decode.backend import DecodeBatch, DecodeResult, Filter
-from fastload._decode.gpu.base import BatchOutcome, FallbackTicket, GpuBackend, write_pixels
-from fastload._decode.gpu.requirements import Requirements
+from fastload._decode.gpu.base import (
+    FallbackTicket,
+    GpuBackend,
+    Requirements,
+    add_time,
+    empty_result,
+    write_pixels,
+)
 from fastload._decode.gpu.staging import Streams
 
 if TYPE_CHECKING:
@@ -52,7 +58,6 @@ class CpuOutputLease:
 class DaliRun:
     """Rows of a batch that DALI is decoding."""
 
-    kind: GraphKind
     queue: RunQueue
     run: Run
 
@@ -79,18 +84,11 @@ class DaliBackend(GpuBackend):
     edge_error: ClassVar = 32
     max_cut_threads: ClassVar = 4
 
-    def __init__(
-        self,
-        *,
-        threads: int | None = None,
-        device: str | torch.device = "cpu",
-        hardware: bool = False,
-    ) -> None:
-        super().__init__(threads=threads, device=device, hardware=hardware)
+    def _start(self) -> None:
         self._lease: OutputLease = self._new_lease()
         self._all: list[RunQueue] = []
         self._queues: dict[GraphKind, RunQueue] = {}
-        # DALI reads from memory maps, which must not be closed before its runs have finished.
+        # DALI reads from the memory of records, which must outlive its runs.
         self._end = weakref.finalize(self, _drain, self._all)
         self._end.atexit = False  # DALI stops its pipelines at exit
 
@@ -112,31 +110,30 @@ class DaliBackend(GpuBackend):
         requests = batch.requests[streams.rows]
         kind = self._kind(batch, requests)
         queue = self._queue_for(kind, len(requests))
-        numbers = arguments(requests, streams.boxes, batch.size, kind)
-        run = queue.push(streams.data, numbers, batch)
-        return DaliTicket(batch, streams, DaliRun(kind, queue, run), fallback)
+        run = queue.push(streams.data, arguments(requests, streams.boxes, batch.size, kind), batch)
+        return DaliTicket(batch, streams, DaliRun(queue, run), fallback)
 
     def collect(self, ticket: DaliTicket) -> DecodeResult:
         """Waits for DALI and the CPU.
 
         One bad image fails a DALI run. The CPU then decodes all its rows, and only bad images fail.
         """
-        outcome = BatchOutcome(ticket.batch)
+        result = empty_result(ticket.batch)
         rows = ticket.streams.rows
         started = time.perf_counter_ns()
-        outcome.add_time("cut", ticket.streams.elapsed_ns, rows)
+        add_time(result, "cut", ticket.streams.elapsed_ns, rows)
         if ticket.dali is not None:
             run = ticket.dali.run
             ticket.dali.queue.wait(run)
             if run.error is None:
-                self._write(run, ticket, outcome)
-                outcome.add_time("decode", time.perf_counter_ns() - started, rows)
+                self._write(run, ticket, result)
+                add_time(result, "decode", time.perf_counter_ns() - started, rows)
             else:
-                self._fallback.redo(ticket.batch, rows, outcome)
-        self._fallback.collect(ticket.fallback, outcome)
-        return outcome.result()
+                self._fallback.redo(ticket.batch, rows, result)
+        self._fallback.collect(ticket.fallback, result)
+        return result
 
-    def _write(self, run: Run, ticket: DaliTicket, outcome: BatchOutcome) -> None:
+    def _write(self, run: Run, ticket: DaliTicket, result: DecodeResult) -> None:
         """Writes DALI's pixels to the output.
 
         On a GPU the order matters: queue the copy, lease the buffer, then release it.
@@ -150,7 +147,7 @@ class DaliBackend(GpuBackend):
         self._lease.hold(run.outputs, dense, pixels)
         run.outputs = None
         if len(skipped):  # the JPEG engine can skip an image and still report success
-            self._fallback.redo(ticket.batch, skipped, outcome)
+            self._fallback.redo(ticket.batch, skipped, result)
 
     def _with_one_filter(self, batch: DecodeBatch, streams: Streams) -> Streams:
         """Moves rows with another filter than the first to the CPU, because a graph has one filter.

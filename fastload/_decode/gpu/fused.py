@@ -263,8 +263,7 @@ def make_taps(
     counts = count_taps(in_sizes, out_sizes, filters)
     most = int(counts.max())
     longest = int(out_sizes.max())
-    host = np.stack([in_sizes, out_sizes, filters])
-    sizes = torch.from_numpy(host).to(device)[:, :, None]
+    sizes = torch.from_numpy(np.stack([in_sizes, out_sizes, filters])).to(device)[:, :, None]
     made = [
         (how, _TABLES[how](sizes[0], sizes[1], most, longest))
         for how in sorted(set(filters.tolist()))

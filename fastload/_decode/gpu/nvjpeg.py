@@ -12,21 +12,23 @@ import warnings
 from collections.abc import Iterator
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
 
 from fastload._decode.backend import DecodeBatch, DecodeResult, Status
-from fastload._decode.gpu.base import BatchOutcome, FallbackTicket, GpuBackend
+from fastload._decode.gpu.base import (
+    FallbackTicket,
+    GpuBackend,
+    Requirements,
+    add_time,
+    empty_result,
+)
 from fastload._decode.gpu.fused import JOB, Jobs, kernel_problem, place
 from fastload._decode.gpu.nvimgcodec import DecodeStream, HostStream, NvImageDecoder
-from fastload._decode.gpu.requirements import Requirements
-from fastload._decode.gpu.staging import Streams
+from fastload._decode.gpu.staging import Rows, Streams
 from fastload.errors import MissingPart
-
-if TYPE_CHECKING:
-    from fastload._decode.gpu.staging import Rows
 
 CHUNK_BYTES = 512 << 20  # of decoded pixels; a batch of 256 photos of 500x375 has 144 MB
 
@@ -62,18 +64,11 @@ class NvjpegBackend(GpuBackend):
     )
     edge_error: ClassVar = 1
 
-    def __init__(
-        self,
-        *,
-        threads: int | None = None,
-        device: str | torch.device = "cpu",
-        hardware: bool = False,
-    ) -> None:
-        super().__init__(threads=threads, device=device, hardware=hardware)
+    def _start(self) -> None:
         self._stream: DecodeStream = self._new_stream()
         try:
             self._images = NvImageDecoder(
-                self.device, self._stream, threads=self.threads, hardware=hardware
+                self.device, self._stream, threads=self.threads, hardware=self._hardware
             )
         except RuntimeError as error:  # although ``missing`` found nothing
             raise MissingPart(
@@ -114,21 +109,20 @@ class NvjpegBackend(GpuBackend):
 
     def collect(self, ticket: NvjpegTicket) -> DecodeResult:
         """Waits for all rows. The CPU decodes failed rows again and reports the reason."""
-        outcome = BatchOutcome(ticket.batch)
+        result = empty_result(ticket.batch)
         rows = ticket.streams.rows
-        outcome.add_time("cut", ticket.streams.elapsed_ns, rows)
+        add_time(result, "cut", ticket.streams.elapsed_ns, rows)
         try:
             decoded = ticket.decoded.result()
         except CancelledError:
-            outcome.status[rows] = Status.CANCELLED
-            outcome.reasons.update(dict.fromkeys(rows.tolist(), "the backend was closed"))
+            result.status[rows] = Status.CANCELLED
+            result.reasons.update(dict.fromkeys(rows.tolist(), "the backend was closed"))
         else:
-            outcome.add_time("decode", decoded.decode_ns, rows)
-            outcome.add_time("resize", decoded.resize_ns, rows)
-            failed = np.array(sorted(decoded.failed), np.intp)
-            self._fallback.redo(ticket.batch, failed, outcome)
-        self._fallback.collect(ticket.fallback, outcome)
-        return outcome.result()
+            add_time(result, "decode", decoded.decode_ns, rows)
+            add_time(result, "resize", decoded.resize_ns, rows)
+            self._fallback.redo(ticket.batch, np.array(sorted(decoded.failed), np.intp), result)
+        self._fallback.collect(ticket.fallback, result)
+        return result
 
     def _run(self, batch: DecodeBatch, streams: Streams, ready: object) -> Decoded:
         """Runs in the decode thread. ``ready`` marks when the caller's stream frees the output."""

@@ -60,8 +60,9 @@ class StreamCutter:
         check_batch(batch)
         check_channels(batch)
         # Masks ("stored") stay on the CPU: it picks their pixels faster than a bus transfers them.
-        masks = batch.pixels.color == "stored"
-        candidates = np.empty(0, np.intp) if masks else np.flatnonzero(_supported(batch))
+        # So do 16-bit batches: their images are raw pixels, and a JPEG among them is rare.
+        on_cpu = batch.pixels.color == "stored" or batch.pixels.bits == 16
+        candidates = np.empty(0, np.intp) if on_cpu else np.flatnonzero(_supported(batch))
         chunks = [candidates[i : i + _CHUNK] for i in range(0, len(candidates), _CHUNK)]
         mapped: Callable[..., object] = (
             map if self._pool is None or len(chunks) < 2 else self._pool.map

@@ -28,10 +28,10 @@ from fastload._load.torch_compat.samplers import Lookahead, SampleIndex
 from fastload._load.transfer import Stay
 from fastload._order.saved_state import whole_number
 from fastload._store.dataset import Dataset, open_dataset
-from fastload.errors import ConfigError
+from fastload._store.joined import join
 
 _INSPECTED = 8  # batches that may be requested without a warning, to inspect the data
-Key = tuple[int, tuple[int, ...]]  # epoch and ids of a batch
+Key = tuple[int, tuple[int, ...]]  # epoch and draw ids of a batch
 Sample = Any  # a dict, or (image, label)
 
 
@@ -43,11 +43,20 @@ class EpochSource(Protocol):
 
 
 class LoaderDataset(torch.utils.data.Dataset[Sample]):
-    """A map-style torch dataset. It also has the attributes of the packed dataset."""
+    """A map-style torch dataset of the samples of a loader. Indices count through its split.
+
+    It also has the attributes of ``selected``: the packed dataset, limited to the split.
+    """
 
     def __init__(
-        self, pipeline: Pipeline, order: EpochSource, lookahead: Lookahead, samples: SampleOptions
+        self,
+        selected: Dataset,
+        pipeline: Pipeline,
+        order: EpochSource,
+        lookahead: Lookahead,
+        samples: SampleOptions,
     ) -> None:
+        self.selected = selected
         self.packed = pipeline.dataset
         self.samples = samples
         self._pipeline = pipeline.on_cpu()
@@ -55,11 +64,11 @@ class LoaderDataset(torch.utils.data.Dataset[Sample]):
         self._lookahead = lookahead
         self._pid = os.getpid()
         self._in_flight: dict[Key, PendingBatch | Failed] = {}
-        self._passes = PassCounter(len(self.packed))
+        self._passes = PassCounter(len(self))
         self._n_foreign = 0  # batches requested by a sampler that is not fastload's
 
     def __len__(self) -> int:
-        return len(self.packed)
+        return len(self.selected)
 
     def set_epoch(self, epoch: int) -> None:
         """Sets the epoch of samples that another sampler draws.
@@ -114,7 +123,7 @@ class LoaderDataset(torch.utils.data.Dataset[Sample]):
                 driver.in_flight.append(in_flight[key])
             else:
                 epoch, ids = key
-                driver.start(np.asarray(ids, np.int64) % count, epoch)
+                driver.start(np.asarray(ids, np.int64), epoch)
         self._in_flight = dict(zip(upcoming, islice(driver.in_flight, 1, None), strict=True))
         batch = unwrap(driver.finish_oldest())
         return split_samples(batch.data, batch.n_samples, as_tuple=self._pipeline.spec.as_tuple)
@@ -122,7 +131,10 @@ class LoaderDataset(torch.utils.data.Dataset[Sample]):
     def _key(self, indices: Sequence[int], epoch_of: Callable[[Sequence[int]], int]) -> Key:
         first = indices[0]
         epoch = first.epoch if isinstance(first, SampleIndex) else epoch_of(indices)
-        return epoch, tuple(int(index) for index in indices)
+        return epoch, tuple(
+            index.draw_id if isinstance(index, SampleIndex) else self.selected.ids[int(index)]
+            for index in indices
+        )
 
     def _adapt_to_worker(self) -> None:
         """In a worker process of torch, uses its part of the threads and no lookahead."""
@@ -133,19 +145,19 @@ class LoaderDataset(torch.utils.data.Dataset[Sample]):
         self._lookahead = Lookahead(0)  # only the parent knows the batches; workers prefetch anyway
         worker = torch.utils.data.get_worker_info()
         backend = self._pipeline.backend
-        self._passes = PassCounter(len(self.packed), worker.seed if worker else 0)
+        self._passes = PassCounter(len(self), worker.seed if worker else 0)
         backend.threads = max(1, backend.budget // (worker.num_workers if worker else 1))
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_") or name == "packed":
+        if name.startswith("_") or name == "selected":
             raise AttributeError(name)
-        return getattr(self.packed, name)
+        return getattr(self.selected, name)
 
     def __reduce__(self) -> tuple[object, ...]:
         pipeline = self._pipeline
         faults = (pipeline.faults.on_error, pipeline.faults.max_bad)
         epoch = _Epoch(self._order.latest_epoch, self._order.epoch_was_set)
-        arguments = (self.packed, pipeline.spec, pipeline.backend, pipeline.seed, faults)
+        arguments = (self.selected, pipeline.spec, pipeline.backend, pipeline.seed, faults)
         return _rebuilt, arguments, {"samples": self.samples, "_order": epoch}
 
 
@@ -179,14 +191,14 @@ class _Epoch:
 
 
 def _rebuilt(
-    packed: Dataset,
+    selected: Dataset,
     spec: LoadSpec,
     backend: Decoder,
     seed: int,
     faults: tuple[str, int | None],
 ) -> LoaderDataset:
     pipeline = Pipeline(
-        packed,
+        selected.with_split(None),
         spec,
         backend,
         seed=seed,
@@ -195,7 +207,7 @@ def _rebuilt(
         faults=FaultPolicy(*faults),
         transfer=Stay(pin=False),
     )
-    view = LoaderDataset(pipeline, _Epoch(), Lookahead(0), SampleOptions())
+    view = LoaderDataset(selected, pipeline, _Epoch(), Lookahead(0), SampleOptions())
     view._pid = 0  # another process than that of the loader, so it uses a part of the threads
     return view
 
@@ -224,14 +236,15 @@ class Collate:
 
 
 def opened(dataset: object) -> Dataset:
-    """Opens a path, or returns the packed dataset of ``dataset``; raises TypeError for others."""
+    """Opens a path, returns the packed dataset of ``dataset``, or joins a list of them.
+
+    Raises TypeError for other objects.
+    """
     if isinstance(dataset, str | os.PathLike):
         dataset = open_dataset(dataset)
     if isinstance(dataset, LoaderDataset):
-        dataset = dataset.packed
+        dataset = dataset.selected
     if isinstance(dataset, Dataset):
-        if len(dataset) == 0:
-            raise ConfigError(f"{dataset.path}: the dataset has no samples")
         return dataset
     if isinstance(dataset, torch.utils.data.Subset) and isinstance(
         dataset.dataset, Dataset | LoaderDataset
@@ -241,6 +254,10 @@ def opened(dataset: object) -> Dataset:
             "fastload.DataLoader(subset.dataset, "
             "sampler=torch.utils.data.SubsetRandomSampler(subset.indices), ...)"
         )
+    if isinstance(dataset, list | tuple) and all(
+        isinstance(each, str | os.PathLike | Dataset | LoaderDataset) for each in dataset
+    ):
+        return join([opened(each) for each in dataset])
     raise TypeError(
         f"fastload.DataLoader loads packed datasets, not a {type(dataset).__name__}. Pack it once: "
         "fastload.pack(dataset, 'packed'), then fastload.DataLoader('packed', ...)"

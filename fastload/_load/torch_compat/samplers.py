@@ -17,19 +17,22 @@ import torch
 
 from fastload._order.rank_order import RankOrder
 from fastload._order.saved_state import whole_number
+from fastload._plan.draw_ids import sample_ids
 
 _MAX_DEPTH = 64  # batches drawn in advance if only every n-th one is for this process
 
 
 class SampleIndex(int):
-    """A sample id with its epoch, from which a worker process computes the crops."""
+    """An index of ``loader.dataset`` with its epoch, id and copy, which determine the crops."""
 
     epoch: int
+    draw_id: int  # the sample id with its copy number
 
     @classmethod
-    def of(cls, number: int, epoch: int) -> SampleIndex:
+    def of(cls, number: int, epoch: int, draw_id: int) -> SampleIndex:
         index = cls(number)
         index.epoch = epoch
+        index.draw_id = draw_id
         return index
 
 
@@ -169,7 +172,9 @@ def _batches(order: RankOrder) -> Iterator[list[int]]:
     # begin() runs at the first next(), because torch calls iter() twice before it uses one of them.
     current = order.begin()
     for ids in order.batches(current):
-        yield [SampleIndex.of(number, current.epoch) for number in ids.tolist()]
+        indices = sample_ids(ids) - order.options.first
+        numbers = zip(indices.tolist(), ids.tolist(), strict=True)
+        yield [SampleIndex.of(number, current.epoch, draw_id) for number, draw_id in numbers]
 
 
 class Lookahead:

@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fastload._common.formatting import count
 from fastload._common.public import public
-from fastload._pack.files import Entry, printable, printable_or_repr, read_bounded
-from fastload._store.fields import Field
+from fastload._pack.files import (
+    IMAGE_SUFFIXES,
+    Entry,
+    is_image_data,
+    is_image_name,
+    open_inside,
+    printable,
+    printable_or_repr,
+    read_bounded,
+    walk,
+)
+from fastload._store.fields import Field, check_references
 from fastload.errors import BadImage, ConfigError
 
 if TYPE_CHECKING:
@@ -30,7 +42,7 @@ Ref: TypeAlias = "str | int | list[Json] | dict[str, Json]"
 @public("fastload.sources")
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """An image file: JPEG, PNG, WebP, BMP, TIFF or GIF. The packer detects the format.
+    """An image file: JPEG, JPEG 2000, PNG, WebP, BMP, TIFF or GIF. The packer detects the format.
 
     Args:
         data: Bytes of the file.
@@ -142,6 +154,29 @@ class StreamSource(_Described, Protocol):
 AnySource: TypeAlias = "Source | StreamSource"
 
 
+@runtime_checkable
+class LeavesOut(Protocol):
+    """A source that does not pack every file in its folders."""
+
+    def left_out(self) -> Iterator[tuple[str, str]]:
+        """Yields the printable path of each file that is no sample, and the reason."""
+
+
+@runtime_checkable
+class KnowsSplits(Protocol):
+    """A listed source with splits that knows the split of a sample without loading it.
+
+    The packer loads the samples of other listed sources with splits one after the other, like a
+    stream, before it can order them.
+    """
+
+    def split_of(self, ref: Ref) -> int:
+        """Returns the number that ``load(ref)`` returns in the field ``split``.
+
+        Any number is correct for a ref that ``load`` refuses.
+        """
+
+
 def is_stream(source: AnySource) -> TypeIs[StreamSource]:
     """Returns whether the source has no ``refs`` and must be iterated."""
     return not isinstance(source, Source)
@@ -160,15 +195,17 @@ def refused(path: str, why: str) -> Ref:
     return {"path": path, "refused": why}
 
 
-def entry_refs(entries: Iterable[Entry], none_found: str) -> Iterator[Ref]:
-    """Yields the printable path or the refusal of each file. Raises ConfigError for no file."""
+def entry_refs(entries: Iterable[Entry], none_found: Callable[[], ConfigError]) -> Iterator[Ref]:
+    """Yields the printable path or the refusal of each file. Raises ``none_found`` for no file."""
     found = False
     for entry in entries:
+        if entry.harmless:
+            continue
         found = True
         path = printable(entry.path)
         yield refused(path, entry.refused) if entry.refused else path
     if not found:
-        raise ConfigError(none_found)
+        raise none_found()
 
 
 def raise_if_refused(ref: Ref) -> None:
@@ -177,9 +214,30 @@ def raise_if_refused(ref: Ref) -> None:
         raise BadImage(str(ref["refused"]), source=str(ref.get("path", "")))
 
 
+def ref_path(ref: Ref) -> str:
+    """Returns the path in a ref of ``entry_refs``."""
+    return str(ref["path"] if isinstance(ref, dict) else ref)
+
+
 def numbered_categories(names: Iterable[str]) -> Info:
     """Returns the ``info`` of a source whose boxes are labeled with these classes, as in COCO."""
     return {"categories": [{"id": number, "name": name} for number, name in enumerate(names)]}
+
+
+def with_along(fields: Iterable[Field], along: Mapping[str, str] | None) -> tuple[Field, ...]:
+    """Returns the fields with ``along`` set by name. Raises ConfigError for unknown names."""
+    found = tuple(fields)
+    wanted = dict(along or {})
+    names = [each.name for each in found]
+    if unknown := [name for name in wanted if name not in names]:
+        raise ConfigError(
+            f"along {unknown[0]!r:.60}: expected one of the fields {', '.join(names)}"
+        )
+    found = tuple(
+        replace(each, along=wanted[each.name]) if each.name in wanted else each for each in found
+    )
+    check_references(found)
+    return found
 
 
 # The usual names of splits, in their usual order.
@@ -194,15 +252,54 @@ def choose_splits(found: Iterable[str], wanted: str, root: Path) -> tuple[str, .
     return (wanted,) if wanted else names
 
 
-def visible_folders(root: Path, *, links: bool) -> list[str]:
-    """Returns the sorted names of the folders that are not hidden, with or without links."""
+def visible_folders(root: Path) -> list[str]:
+    """Returns the sorted names of the folders that are not hidden, with links to folders."""
     try:
         # scandir knows folders without a stat per entry: there may be a million images.
         with os.scandir(root) as entries:
             return sorted(
-                entry.name
-                for entry in entries
-                if entry.is_dir(follow_symlinks=links) and not entry.name.startswith(".")
+                entry.name for entry in entries if entry.is_dir() and not entry.name.startswith(".")
             )
     except OSError as error:
         raise ConfigError(f"{root}: cannot be listed: {error.strerror}") from None
+
+
+def why_left_out(root: Path, entry: Entry) -> str:
+    """Returns why a file is not packed, or "". The content decides for a name without a suffix."""
+    if entry.harmless:
+        return entry.refused
+    if entry.folder or is_image_name(entry.path):
+        return ""
+    if entry.refused:
+        return entry.refused
+    _, dot, suffix = entry.path.rpartition("/")[2].rpartition(".")
+    if dot:
+        return f"suffix .{printable(suffix)} is not an image format that fastload reads"
+    try:
+        with open_inside(root, entry.path) as file:
+            return "" if is_image_data(file.read(12)) else "no suffix, and not an image"
+    except (BadImage, OSError) as error:
+        return f"no suffix, and cannot be read: {error}"
+
+
+def files_left_out(root: Path, folders: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yields the printable path and the reason of each file in the folders that is not packed."""
+    for folder in folders:
+        for entry in walk(root, below=folder):
+            if why := why_left_out(root, entry):
+                yield printable(entry.path), why
+
+
+def no_images(root: Path, folders: Iterable[str] = ("",)) -> ConfigError:
+    """Returns the error for folders without any image: an empty folder, or unsupported files."""
+    files = [path for path, _ in files_left_out(root, folders)]
+    if not files:
+        return ConfigError(
+            f"{root}: the folder is empty. Files whose name starts with a dot are ignored"
+        )
+    suffixes = Counter(Path(path).suffix.lower() or "no suffix" for path in files)
+    found = ", ".join(f"{n} x {suffix}" for suffix, n in suffixes.most_common(5))
+    return ConfigError(
+        f"{root}: no image among {count(len(files), 'file')} ({found}; first: {files[0]}). "
+        f"Images have the suffix {' '.join(IMAGE_SUFFIXES)}"
+    )

@@ -19,11 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastload._pack.files import (
+    as_path,
     file_stamp,
     open_inside,
     printable,
     printable_or_repr,
     read_bounded,
+    real_path,
     resolve_inside,
 )
 from fastload._pack.pillow import upright_size
@@ -62,23 +64,20 @@ class CocoSource:
     def __init__(
         self, path: str | Path, *, split: str = "", images: str | Path = "", masks: bool = False
     ) -> None:
-        self.path = _annotation_file(Path(path), split)
+        self.path = _annotation_file(as_path(path), split)
         self.masks = masks
         self._real = self.path.resolve()  # the user passed this path, so links may lead anywhere
         self._name = printable(self.path.name)
         self._stamp, self._index = self._scan()
-        self.root = Path(images) if images else self._find_images(Path(path))
-        kinds = {
-            "image": "image",
-            "boxes": "boxes",
-            "labels": "array",
-            "iscrowd": "array",
-            "area": "array",
-            "annotation_ids": "array",
-            "image_id": "int",
-            **({"instances": "mask"} if masks else {}),
-        }
-        self.fields = tuple(Field(name, kind) for name, kind in kinds.items())
+        self.root = as_path(images, like=self.path) if images else self._find_images(as_path(path))
+        per_box = ("labels", "iscrowd", "area", "annotation_ids")
+        self.fields = (
+            Field("image", "image"),
+            Field("boxes", "boxes"),
+            *(Field(name, "array", along="boxes") for name in per_box),
+            Field("image_id", "int"),
+            *([Field("instances", "mask")] if masks else []),
+        )
         orphans = self._index.orphans
         self.info: Info = {
             "categories": [*self._index.categories],
@@ -100,7 +99,10 @@ class CocoSource:
         annotations = self._annotations(listed.number, source)
         boxes = _corner_boxes(annotations, source)
         areas = float_array(
-            [each.get("area", 0) for each in annotations], shape=(None,), what="area", source=source
+            [each.get("area", 0) for each in annotations],
+            shape=(len(annotations),),
+            what="area",
+            source=source,
         )
         image = Encoded(read_bounded(self.root, listed.file_name), source)
         if annotations:
@@ -177,16 +179,20 @@ class CocoSource:
         return stamp, index
 
     def _find_images(self, given: Path) -> Path:
-        """Returns the first of the usual folders that contains the first image."""
+        """Returns the first of the usual folders that contains the first image.
+
+        If none does, but the image exists, loading it fails with the option that allows it.
+        """
         stem = self.path.stem.removeprefix("instances_")
         top = given if given.is_dir() else self.path.parent.parent
         first = next(iter(self._index.images.values())).file_name
         near = self.path.parent
         folders = (top / stem, top / "images" / stem, top / "images", near, near / "images", top)
-        for folder in folders:
-            with contextlib.suppress(BadImage):
-                resolve_inside(folder, first)
-                return folder
+        for find in (resolve_inside, real_path):
+            for folder in folders:
+                with contextlib.suppress(BadImage):
+                    find(folder, first)
+                    return folder
         raise ConfigError(
             f"{self.path}: the first image {printable_or_repr(first)} is in none of "
             f"{', '.join(map(str, folders))}. Pass the folder with --images DIR"
@@ -271,7 +277,7 @@ def _corner_boxes(annotations: list[dict[str, Json]], source: str) -> NDArray[np
     """Converts ``bbox`` (x, y, width, height) to (x1, y1, x2, y2)."""
     boxes = float_array(
         [each.get("bbox") for each in annotations],
-        shape=(None, 4),
+        shape=(len(annotations), 4),
         what="bbox",
         source=source,
         dtype=np.float64,

@@ -6,7 +6,14 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from fastload._pack.sources.base import AnySource, Source, StreamSource, visible_folders
+from fastload._pack.files import is_exported, is_packed, walk
+from fastload._pack.sources.base import (
+    AnySource,
+    Source,
+    StreamSource,
+    no_images,
+    visible_folders,
+)
 from fastload._pack.sources.python import MapStyle, open_python
 from fastload._pack.sources.registry import FORMATS
 from fastload.errors import ConfigError
@@ -15,6 +22,10 @@ from fastload.errors import ConfigError
 def detect(path: str | os.PathLike[str]) -> str:
     """Returns the format of a path. Raises ConfigError if none or several formats match."""
     place = _existing(path)
+    if is_packed(place):
+        raise ConfigError(f"{place} is a packed dataset: expected the data it was packed from")
+    if is_exported(place):
+        return "exported"
     marks = _marks(place)
     found = {
         name: why
@@ -29,7 +40,7 @@ def detect(path: str | os.PathLike[str]) -> str:
         }
     # A list next to its images is a list. Next to class folders it may be something else, such as
     # a table of scores.
-    if set(found) == {"lists", "folder"} and len(visible_folders(place, links=True)) < 2:
+    if set(found) == {"lists", "folder"} and len(visible_folders(place)) < 2:
         return "lists"
     if len(found) == 1:
         return next(iter(found))
@@ -39,10 +50,14 @@ def detect(path: str | os.PathLike[str]) -> str:
             f"{place}: several formats match: {matches}. "
             "Choose with --format, or pass the file itself"
         )
+    why = f"{place}: no format recognized"
+    if place.is_dir():
+        if not any(walk(place)):
+            raise no_images(place)  # empty: no format to expect
+        why = str(no_images(place))
     expected = "; ".join(f"{each.name}: {each.expected}" for each in FORMATS.values())
     raise ConfigError(
-        f"{place}: no format recognized. Expected one of: {expected}. "
-        f"Choose with --format {'|'.join(FORMATS)}"
+        f"{why}. Expected one of: {expected}. Choose with --format {'|'.join(FORMATS)}"
     )
 
 

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from fastload._pack.files import (
-    IMAGE_SUFFIXES,
-    is_image_name,
-    printable,
-    raw_name,
-    read_bounded,
-    walk,
-)
+from fastload._pack.files import as_path, inner_folders, printable, raw_name, read_bounded, walk
 from fastload._pack.sources.base import (
     SPLITS,
     Encoded,
@@ -22,11 +16,28 @@ from fastload._pack.sources.base import (
     Value,
     choose_splits,
     entry_refs,
+    files_left_out,
+    no_images,
     raise_if_refused,
-    visible_folders,
+    ref_path,
+    why_left_out,
 )
 from fastload._store.fields import Field
 from fastload.errors import BadImage, ConfigError
+
+
+def _natural_key(name: str) -> list[tuple[int, str]]:
+    """Sorts digits by value and letters without case."""
+    return [
+        (int(part), "") if part.isdecimal() else (0, part)
+        for part in re.split(r"(\d+)", name.lower())
+    ]
+
+
+CLASS_ORDERS: dict[str, Callable[[str], str | list[tuple[int, str]]]] = {
+    "name": str,
+    "natural": _natural_key,
+}
 
 
 class FolderSource:
@@ -36,6 +47,8 @@ class FolderSource:
         root: Folder to read.
         split: Read only this split. Default: all.
         classes: Class names in label order. Default: the sorted folder names.
+        class_order: How the folder names are sorted: ``"name"`` by character, as in torchvision's
+            ``ImageFolder``, or ``"natural"`` by number (class2 before class10), as in timm.
         labels: Whether folders are classes. If False, only images are stored.
     """
 
@@ -43,10 +56,21 @@ class FolderSource:
     thread_safe = True
 
     def __init__(
-        self, root: str | Path, *, split: str = "", classes: Sequence[str] = (), labels: bool = True
+        self,
+        root: str | Path,
+        *,
+        split: str = "",
+        classes: Sequence[str] = (),
+        class_order: str = "name",
+        labels: bool = True,
     ) -> None:
-        self.root = Path(root)
-        inner = visible_folders(self.root, links=False)
+        if class_order not in CLASS_ORDERS:
+            raise ConfigError(
+                f"class_order={class_order!r:.40}: expected {' or '.join(CLASS_ORDERS)}"
+            )
+        self.root = as_path(root)
+        self._sort_key = CLASS_ORDERS[class_order]
+        inner = inner_folders(self.root)
         # A folder with any other name means that the folders are classes.
         found = [name for name in SPLITS if name in inner] if set(inner) <= set(SPLITS) else []
         self.splits = choose_splits(found, split, self.root)
@@ -67,11 +91,23 @@ class FolderSource:
             entry
             for part in self.splits or ("",)
             for entry in walk(self.root, below=part)
-            if is_image_name(entry.path) or entry.folder  # a folder that is refused
+            if not why_left_out(self.root, entry)
         )
-        return entry_refs(
-            entries, f"{self.root}: no images found. Expected files with {' '.join(IMAGE_SUFFIXES)}"
-        )
+        return entry_refs(entries, lambda: no_images(self.root, self.splits or ("",)))
+
+    def left_out(self) -> Iterator[tuple[str, str]]:
+        """Yields the printable path and the reason of each file that is not packed."""
+        return files_left_out(self.root, self.splits or ("",))
+
+    def split_of(self, ref: Ref) -> int:
+        """Returns the number of the split that the path starts with."""
+        path = ref_path(ref)
+        split = path.partition("/")[0]
+        if split not in self.splits:
+            raise ConfigError(
+                f"{self.root}: {path!r:.80} is in no split. The listing belongs to another source"
+            )
+        return self.splits.index(split)
 
     def load(self, ref: Ref) -> Sample:
         raise_if_refused(ref)
@@ -79,12 +115,8 @@ class FolderSource:
         values: dict[str, Value] = {}
         folders = path.split("/")[:-1]
         if self.splits:
-            if not folders or folders[0] not in self.splits:
-                raise ConfigError(
-                    f"{self.root}: {path!r:.80} is in no split. "
-                    "The listing belongs to another source"
-                )
-            values["split"] = self.splits.index(folders.pop(0))
+            values["split"] = self.split_of(ref)
+            del folders[0]
         if self.classes:
             if not folders or folders[0] not in self._number:
                 where = (
@@ -99,21 +131,23 @@ class FolderSource:
 
     def _found_classes(self, inner: Sequence[str]) -> tuple[str, ...]:
         tops = [
-            f"{split}/{name}"
-            for split in self.splits
-            for name in visible_folders(self.root / split, links=False)
+            f"{split}/{name}" for split in self.splits for name in inner_folders(self.root, split)
         ]
         tops = tops if self.splits else [*inner]
         # An empty folder keeps its number, so that every copy of the dataset has the same classes.
         full = any(
-            is_image_name(entry.path) for top in tops for entry in walk(self.root, below=top)
+            not why_left_out(self.root, entry)
+            for top in tops
+            for entry in walk(self.root, below=top)
         )
-        return tuple(sorted({printable(top.split("/")[-1]) for top in tops})) if full else ()
+        names = sorted({printable(top.split("/")[-1]) for top in tops})
+        return tuple(sorted(names, key=self._sort_key)) if full else ()
 
 
 def looks_like(root: Path) -> str:
     """Returns why the path is a folder of images, or an empty string."""
     for entry in walk(root) if root.is_dir() else ():
-        if is_image_name(entry.path):
+        # A link that leaves the root also counts: the source then names the option to follow it.
+        if not why_left_out(root, entry):
             return f"images in folders ({printable(entry.path)})"
     return ""

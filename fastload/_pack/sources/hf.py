@@ -20,7 +20,7 @@ from typing import Any, NamedTuple  # Any: pyarrow has no types
 
 import numpy as np
 
-from fastload._pack.files import open_inside, printable, printable_or_repr, read_bounded
+from fastload._pack.files import as_path, open_inside, printable, printable_or_repr, read_bounded
 from fastload._pack.sources.base import Encoded, Info, Json, Pixels, Sample, Value
 from fastload._pack.sources.columns import field_name
 from fastload._pack.sources.jsontext import config_errors, read_json_object
@@ -39,7 +39,7 @@ MAX_INFO_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class _File:
+class TableFile:
     path: str  # relative to the root
     split: str
 
@@ -48,6 +48,46 @@ class _Table(NamedTuple):
     schema: Any
     batches: Iterable[Any]
     n_rows: int | None = None
+
+
+class TableFiles:
+    """Arrow or Parquet files below a folder."""
+
+    def __init__(self, root: Path, files: Sequence[TableFile]) -> None:
+        self.root = root
+        self.files = files
+        self._arrow = pyarrow("pyarrow")
+
+    def batches(self, file: TableFile, columns: list[str]) -> Iterator[Any]:
+        with self.open(file, columns) as table:
+            for batch in table.batches:
+                # pyarrow trusts the offsets in an Arrow file: a wrong one ends the process.
+                batch.validate(full=True)
+                yield batch
+
+    @contextlib.contextmanager
+    def open(self, file: TableFile, columns: list[str] | None = None) -> Iterator[_Table]:
+        with config_errors(), open_inside(self.root, file.path) as handle:
+            try:
+                yield _read_table(handle, file.path, columns)
+            except (self._arrow.ArrowException, OSError, UnicodeDecodeError) as error:
+                why = str(error)
+            except MemoryError:
+                why = "it has a buffer that does not fit into memory"
+            else:
+                return
+            raise ConfigError(
+                f"{printable(file.path)}: not a readable Arrow or Parquet file: {why}"
+            )
+
+    def count(self) -> int | None:
+        total = 0
+        for file in self.files:
+            with self.open(file) as table:
+                if table.n_rows is None:
+                    return None
+                total += table.n_rows
+        return total
 
 
 class HuggingFaceSource:
@@ -65,14 +105,14 @@ class HuggingFaceSource:
     name = "hf"
 
     def __init__(self, path: str | Path, *, split: str = "", columns: Sequence[str] = ()) -> None:
-        self._arrow = _pyarrow("pyarrow")
-        given = Path(path)
+        given = as_path(path)
         self.root = given if given.is_dir() else given.parent
-        self._files = _files(given, split)
-        self.splits = tuple(dict.fromkeys(file.split for file in self._files if file.split))
-        with self._open(self._files[0]) as table:
+        self._tables = TableFiles(self.root, _files(given, split))
+        files = self._tables.files
+        self.splits = tuple(dict.fromkeys(file.split for file in files if file.split))
+        with self._tables.open(files[0]) as table:
             self._columns = _columns_of(table.schema, columns, self._first_row, str(given))
-        self.n_samples = self._count()
+        self.n_samples = self._tables.count()
         self.fields = (
             *(column.field for column in self._columns),
             *([Field("split", "int", classes=self.splits)] if self.splits else []),
@@ -83,20 +123,22 @@ class HuggingFaceSource:
         self.info: Info = {"classes": classes} if classes else {}
 
     def __iter__(self) -> Iterator[Sample | BadImage]:
-        for file in self._files:
+        for file in self._tables.files:
             rows = itertools.count()
-            for batch in self._batches(file, [column.name for column in self._columns]):
+            for batch in self._tables.batches(file, [column.name for column in self._columns]):
                 arrays = [batch.column(column.name) for column in self._columns]
                 for i in range(batch.num_rows):
                     yield self._sample(file, arrays, i, next(rows))
 
-    def _sample(self, file: _File, arrays: Sequence[Any], i: int, row: int) -> Sample | BadImage:
+    def _sample(
+        self, file: TableFile, arrays: Sequence[Any], i: int, row: int
+    ) -> Sample | BadImage:
         where = f"{printable(file.path)}!{row}"
         values: dict[str, Value] = {"split": self.splits.index(file.split)} if self.splits else {}
         source = where
         try:
             for column, cells in zip(self._columns, arrays, strict=True):
-                value = cells[i].as_py()
+                value = _as_python(cells[i], column.name, where)
                 if column.field.kind.is_image and value is not None:
                     items = value if column.field.list else [value]
                     images: list[Pixels] = [self._image(item, where) for item in items]
@@ -121,34 +163,11 @@ class HuggingFaceSource:
             return Encoded(read_bounded(self.root, path), name)
         raise BadImage("image with neither bytes nor path", source=where)
 
-    def _batches(self, file: _File, columns: list[str]) -> Iterator[Any]:
-        with self._open(file, columns) as table:
-            yield from table.batches
-
-    @contextlib.contextmanager
-    def _open(self, file: _File, columns: list[str] | None = None) -> Iterator[_Table]:
-        with config_errors(), open_inside(self.root, file.path) as handle:
-            try:
-                yield _read_table(handle, file.path, columns)
-            except (self._arrow.ArrowException, OSError) as error:
-                raise ConfigError(
-                    f"{printable(file.path)}: not a readable Arrow or Parquet file: {error}"
-                ) from None
-
     def _first_row(self, name: str) -> object:
         """Returns the first value in a column that is not null, to detect image bytes."""
-        batch = next(self._batches(self._files[0], [name]), None)
+        batch = next(self._tables.batches(self._tables.files[0], [name]), None)
         values = [] if batch is None else batch.column(name).to_pylist()
         return next((value for value in values if value is not None), None)
-
-    def _count(self) -> int | None:
-        total = 0
-        for file in self._files:
-            with self._open(file) as table:
-                if table.n_rows is None:
-                    return None
-                total += table.n_rows
-        return total
 
 
 def looks_like(path: Path) -> str:
@@ -158,10 +177,10 @@ def looks_like(path: Path) -> str:
     for name in ("dataset_dict.json", "state.json"):
         if (path / name).is_file():
             return f"datasets saved to disk ({name})"
-    return f"Parquet files ({found[0]})" if (found := _parquets(path)) else ""
+    return f"Parquet files ({found[0]})" if (found := parquet_files(path)) else ""
 
 
-def _pyarrow(name: str) -> ModuleType:
+def pyarrow(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ImportError:
@@ -173,7 +192,7 @@ def _pyarrow(name: str) -> ModuleType:
 def _read_table(handle: Any, path: str, columns: list[str] | None) -> _Table:
     if path.endswith(".parquet"):
         # With a buffer, columns are read in pieces instead of a whole group (up to a gigabyte).
-        reader = _pyarrow("pyarrow.parquet").ParquetFile(
+        reader = pyarrow("pyarrow.parquet").ParquetFile(
             handle, buffer_size=1 << 20, pre_buffer=False
         )
         batches = reader.iter_batches(batch_size=BATCH_ROWS, columns=columns)
@@ -181,13 +200,13 @@ def _read_table(handle: Any, path: str, columns: list[str] | None) -> _Table:
     is_file_format = handle.read(6) == b"ARROW1"  # otherwise the streaming format
     handle.seek(0)
     if is_file_format:
-        reader = _pyarrow("pyarrow.ipc").open_file(handle)
+        reader = pyarrow("pyarrow.ipc").open_file(handle)
         return _Table(reader.schema, map(reader.get_batch, range(reader.num_record_batches)))
-    reader = _pyarrow("pyarrow.ipc").open_stream(handle)
+    reader = pyarrow("pyarrow.ipc").open_stream(handle)
     return _Table(reader.schema, reader)
 
 
-def _parquets(root: Path) -> list[str]:
+def parquet_files(root: Path) -> list[str]:
     return sorted(
         path.relative_to(root).as_posix()
         for pattern in ("*.parquet", "*/*.parquet")
@@ -195,20 +214,24 @@ def _parquets(root: Path) -> list[str]:
     )
 
 
-def _files(given: Path, split: str) -> list[_File]:
+def _files(given: Path, split: str) -> list[TableFile]:
     if not given.is_dir():
-        found = [_File(given.name, "")]
+        found = [TableFile(given.name, "")]
     elif (given / "dataset_dict.json").is_file():
         listed = _read_info(given, "dataset_dict.json").get("splits")
         splits = [str(name) for name in listed] if isinstance(listed, list) else []
-        found = [_File(f"{name}/{file}", name) for name in splits for file in _saved(given / name)]
+        found = [
+            TableFile(f"{name}/{file}", name)
+            for name in splits
+            for file in _saved(given, f"{name}/")
+        ]
     elif (given / "state.json").is_file():
-        found = [_File(file, "") for file in _saved(given)]
+        found = [TableFile(file, "") for file in _saved(given, "")]
     else:
         # "train" in data/train-00000-of-00008.parquet
-        named = [(file, Path(file).stem) for file in _parquets(given)]
+        named = [(file, Path(file).stem) for file in parquet_files(given)]
         has_splits = all("-of-" in stem for _, stem in named)
-        found = [_File(file, stem.split("-")[0] if has_splits else "") for file, stem in named]
+        found = [TableFile(file, stem.split("-")[0] if has_splits else "") for file, stem in named]
     wanted = [file for file in found if split in ("", file.split)]
     if not wanted:
         names = (
@@ -221,14 +244,22 @@ def _files(given: Path, split: str) -> list[_File]:
     return wanted
 
 
+def _as_python(cell: Any, column: str, where: str) -> Any:
+    try:
+        return cell.as_py()
+    except (OverflowError, ValueError) as error:  # such as a date in the year 10,000
+        raise BadImage(f"column {column!r}: {error}", source=where) from None
+
+
 def _read_info(folder: Path, name: str) -> dict[str, Json]:
     with config_errors():
-        return read_json_object(str(folder), name, f"{folder.name}/{name}", limit=MAX_INFO_BYTES)
+        return read_json_object(folder, name, f"{folder.name}/{name}", limit=MAX_INFO_BYTES)
 
 
-def _saved(folder: Path) -> list[str]:
-    """Returns the Arrow files in the order of state.json."""
-    state = _read_info(folder, "state.json")
+def _saved(root: Path, folder: str) -> list[str]:
+    """Returns the Arrow files in the order of state.json in a folder ("" or "train/")."""
+    name = f"{folder}state.json"
+    state = _read_info(root, name)
     listed = state.get("_data_files")
     names = (
         [entry.get("filename") for entry in listed if isinstance(entry, dict)]
@@ -236,10 +267,13 @@ def _saved(folder: Path) -> list[str]:
         else []
     )
     if not names or not all(isinstance(name, str) for name in names):
-        raise ConfigError(f"{folder}/state.json: expected '_data_files' with file names")
+        raise ConfigError(
+            f"{root}: {printable_or_repr(name)}: expected '_data_files' with file names"
+        )
     if state.get("_indices_files") or state.get("_indices_data_files"):
         raise ConfigError(
-            f"{folder}: saved with an indices mapping. Call flatten_indices() before save_to_disk()"
+            f"{root}: {printable_or_repr(name)}: saved with an indices mapping. "
+            "Call flatten_indices() before save_to_disk()"
         )
     return [str(name) for name in names]
 

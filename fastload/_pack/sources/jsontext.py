@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import BinaryIO
 
 from fastload._pack.files import read_bounded
@@ -39,7 +40,7 @@ def parse_json(data: bytes, name: str, *, line: int = 1) -> Json:
     return value
 
 
-def read_json_object(root: str, relative: str, name: str, *, limit: int) -> dict[str, Json]:
+def read_json_object(root: Path, relative: str, name: str, *, limit: int) -> dict[str, Json]:
     """Reads a JSON file whose outermost value is an object."""
     value = parse_json(read_bounded(root, relative, limit=limit), name)
     if not isinstance(value, dict):

@@ -10,8 +10,17 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from fastload._pack.files import is_image_name, resolve_inside
-from fastload._pack.sources.base import Encoded, Info, Json, Ref, Sample, Value, read_image
+from fastload._pack.files import as_path, is_image_name, real_path
+from fastload._pack.sources.base import (
+    Encoded,
+    Info,
+    Json,
+    Ref,
+    Sample,
+    Value,
+    read_image,
+    with_along,
+)
 from fastload._pack.sources.columns import (
     CLASS,
     ColumnType,
@@ -21,7 +30,7 @@ from fastload._pack.sources.columns import (
     infer_kind,
 )
 from fastload._pack.sources.rows import Place, Row, RowFile
-from fastload._store.fields import Field
+from fastload._store.fields import SPLIT, Field
 from fastload._store.kinds import BOXES, POINTS, FieldKind
 from fastload.errors import BadImage, ConfigError
 
@@ -43,6 +52,7 @@ class ListSource:
         boxes: Boxes fields made of number columns.
         paths: Image fields whose paths are made of columns, e.g.
             ``{"image": "train/{image_id}.jpg"}``.
+        along: Fields with one entry per box of another field, e.g. ``{"labels": "boxes"}``.
         drop: Columns to leave out.
         delimiter: CSV delimiter. Default: detected.
     """
@@ -60,11 +70,12 @@ class ListSource:
         points: Mapping[str, Sequence[str]] | None = None,
         boxes: Mapping[str, Sequence[str]] | None = None,
         paths: Mapping[str, str] | None = None,
+        along: Mapping[str, str] | None = None,
         drop: Sequence[str] = (),
         delimiter: str = "",
     ) -> None:
-        self.path = _list_file(Path(path))
-        self.root = Path(root) if root else self.path.parent
+        self.path = _list_file(as_path(path))
+        self.root = as_path(root, like=self.path) if root else self.path.parent
         self._file = RowFile(self.path, delimiter=delimiter)
         self._paths = dict(paths or {})
         self._groups: dict[str, tuple[FieldKind, tuple[str, ...]]] = {
@@ -106,7 +117,7 @@ class ListSource:
         }
         self._numbers = self._find_classes(classes or {})
         self._dropped = frozenset(self._columns) - frozenset(self._types)
-        self.fields = self._make_fields()
+        self.fields = with_along(self._make_fields(), along)
         self._check_text()
         renamed: Info = {
             field_name(column): column for column in self._types if field_name(column) != column
@@ -114,18 +125,40 @@ class ListSource:
         self.info: Info = {"columns": renamed} if renamed else {}
 
     def refs(self) -> Iterator[Ref]:
-        """Yields line, offset and length of each row."""
-        for place in self._file.places():
-            yield [place.line, place.offset, place.length]
+        """Yields line, offset and length of each row, and its split if there are splits."""
+        splits = next(
+            (
+                (column, numbers)
+                for column, numbers in self._numbers.items()
+                if field_name(column) == SPLIT
+            ),
+            None,
+        )
+        if splits is None:
+            for place in self._file.places():
+                yield [place.line, place.offset, place.length]
+            return
+        column, numbers = splits
+        for place, row in self._file.rows():
+            # The pack reports a row that is broken or has no split when it loads the row.
+            split = numbers.get(str(row.get(column)), 0) if row else 0
+            yield [place.line, place.offset, place.length, split]
 
-    def load(self, ref: Ref) -> Sample:
+    def split_of(self, ref: Ref) -> int:
+        """Returns the number of the split in a ref."""
+        return self._checked(ref)[3]
+
+    def _checked(self, ref: Ref) -> list[int]:
         parts = [part for part in ref if isinstance(part, int)] if isinstance(ref, list) else []
-        if len(parts) != 3:
+        if len(parts) not in (3, 4):
             raise ConfigError(
                 f"{self.path}: {ref!r:.60} is not a row of a list. "
                 "The listing belongs to another source"
             )
-        place = Place(*parts)
+        return parts
+
+    def load(self, ref: Ref) -> Sample:
+        place = Place(*self._checked(ref)[:3])
         row = self._file.row_at(place)
         where = f"{self._file.name}:{place.line}"
         for column in row:
@@ -204,7 +237,7 @@ class ListSource:
 
     def _exists(self, name: str) -> bool:
         try:
-            resolve_inside(self.root, name)
+            real_path(self.root, name)
         except BadImage:
             return False
         return True

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fastload._pack.files import open_inside
+from fastload._pack.files import as_path, open_inside
 from fastload._pack.sources.base import Info, Json, Ref, Sample, Value, read_image
 from fastload._pack.sources.jsontext import JsonStream, config_errors
 from fastload._pack.sources.numbers import float_array, int_value, rigid
@@ -80,7 +80,7 @@ class NuScenesSource:
     def __init__(
         self, root: str | Path, *, version: str = "", scenes: Sequence[str] = (), bev: str = "bev"
     ) -> None:
-        self.root = Path(root)
+        self.root = as_path(root)
         with config_errors():
             self._rig = self._read(version, frozenset(scenes))
         self._bev = bev if (self.root / bev).is_dir() else ""

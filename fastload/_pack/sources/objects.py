@@ -12,11 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from fastload._pack.files import is_image_name, read_bounded
-from fastload._pack.pillow import mask_array
+from fastload._pack.files import is_image_data, is_image_name, read_bounded
+from fastload._pack.pillow import PILLOW_ERRORS, mask_array
 from fastload._pack.sources.base import Encoded, Json, Pixels, Value
 from fastload._pack.sources.numbers import TABLES
 from fastload._store.fields import Field
+from fastload._store.jpeg_header import check_size
 from fastload._store.kinds import BYTES, FLOAT, INT, JSON, MASK, NUMBERS, STR, FieldKind
 from fastload.errors import BadImage, ConfigError
 
@@ -26,7 +27,6 @@ _PYTHON_TYPES: dict[FieldKind, tuple[type, ...]] = {
     INT: (bool, int, np.integer, np.bool_),
     FLOAT: (float, np.floating),
 }
-_MAGIC = (b"\xff\xd8\xff", b"\x89PNG\r\n", b"BM", b"II*\0", b"MM\0*")
 _IMAGE_NAMES = ("image", "img", "gray", "photo", "picture", "frame")
 _MASKS = ("mask", "masks")
 _BOXES = ("boxes", "bbox", "bboxes", "box")
@@ -187,9 +187,7 @@ def _image_like(name: str, value: object) -> bool:
     if isinstance(value, (Image.Image, Encoded, Path)):
         return True
     if isinstance(value, (bytes, bytearray)):
-        return bytes(value[:6]).startswith(_MAGIC) or (
-            value[:4] == b"RIFF" and value[8:12] == b"WEBP"
-        )
+        return is_image_data(bytes(value[:12]))
     if not isinstance(value, np.ndarray):
         return False
     color = value.ndim == 3 and value.shape[2] in (1, 3, 4) and value.dtype == np.uint8
@@ -311,8 +309,11 @@ def _pixels(value: object, kind: FieldKind, what: str, where: str) -> Pixels:
         return value
     if isinstance(value, Image.Image):
         try:
+            check_size(*value.size)
             value.load()
-        except (OSError, ValueError, SyntaxError) as error:
+        except BadImage as error:
+            raise BadImage(f"{what}: {error.why}", source=where) from None
+        except PILLOW_ERRORS as error:
             raise BadImage(f"{what}: {error}", source=where) from None
         return np.asarray(value) if kind.is_mask else value
     if not isinstance(value, np.ndarray):

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fastload._pack.files import printable, raw_name, walk
+from fastload._pack.files import as_path, printable, raw_name, walk
 from fastload._pack.sources.base import (
     Info,
     Json,
@@ -22,6 +22,7 @@ from fastload._pack.sources.base import (
     entry_refs,
     raise_if_refused,
     read_image,
+    ref_path,
 )
 from fastload._pack.sources.jsontext import read_json_object
 from fastload._pack.sources.numbers import float_array, int_array
@@ -82,7 +83,7 @@ class OpenLaneSource:
     thread_safe = True
 
     def __init__(self, root: str | Path, *, split: str = "", annotations: str = "") -> None:
-        self.root = Path(root)
+        self.root = as_path(root)
         self.folder = annotations or _annotation_folder(self.root)
         self.splits = (
             (split,)
@@ -115,13 +116,20 @@ class OpenLaneSource:
         )
         return entry_refs(
             entries,
-            f"{self.root / self.folder}: no .json file in {', '.join(self.splits) or 'it'}",
+            lambda: ConfigError(
+                f"{self.root / self.folder}: no .json file in {', '.join(self.splits) or 'it'}"
+            ),
         )
+
+    def split_of(self, ref: Ref) -> int:
+        """Returns the number of the split whose folder contains the file."""
+        path = f"{ref_path(ref)}/"  # the ref of an unreadable folder may be the split itself
+        return [path.startswith(f"{self.folder}/{split}/") for split in self.splits].index(True)
 
     def load(self, ref: Ref) -> Sample:
         raise_if_refused(ref)
         path = str(ref)
-        note = read_json_object(str(self.root), raw_name(path), path, limit=MAX_JSON_BYTES)
+        note = read_json_object(self.root, raw_name(path), path, limit=MAX_JSON_BYTES)
         lines = note.get("lane_lines")
         file_path = note.get("file_path")
         if not isinstance(lines, list) or not isinstance(file_path, str):
@@ -133,9 +141,7 @@ class OpenLaneSource:
                     note.get(name), shape=shape, what=name, source=path, dtype=np.float64
                 )
         if self.splits:
-            values["split"] = [
-                path.startswith(f"{self.folder}/{split}/") for split in self.splits
-            ].index(True)
+            values["split"] = self.split_of(ref)
         image = read_image(self.root, f"images/{file_path}", f"named in {path}")
         return Sample({**values, "image": image}, source=image.name)
 
@@ -155,7 +161,7 @@ def looks_like(root: Path) -> str:
 
 def _has_lanes(root: Path, path: str) -> bool:
     try:
-        return "lane_lines" in read_json_object(str(root), path, path, limit=MAX_JSON_BYTES)
+        return "lane_lines" in read_json_object(root, path, path, limit=MAX_JSON_BYTES)
     except BadImage:
         return False
 

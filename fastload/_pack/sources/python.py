@@ -6,6 +6,7 @@ import contextlib
 import itertools
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Sized
+from dataclasses import replace
 from typing import Protocol, TypeAlias, TypeVar, runtime_checkable
 
 from fastload._pack.sources.base import AnySource, Info, Ref, Sample, Value
@@ -66,7 +67,7 @@ class MapSource:
         self._length = len(items)
         if not self._length:
             raise ConfigError(f"{type(items).__name__}: no samples")
-        self._shape = _Shape.of(self._head(), fields, getattr(items, "classes", ()))
+        self._shape = _Shape.of(self._head(), fields, _class_names(items))
         self.fields = self._shape.fields
         self.info: Info = {}
 
@@ -109,7 +110,7 @@ class IterableSource:
         self._once = iter(items) is items
         self._started = False
         self._peeked: deque[object] = deque()
-        self._shape = _Shape.of(self._head(), fields, getattr(items, "classes", ()))
+        self._shape = _Shape.of(self._head(), fields, _class_names(items))
         self.fields = self._shape.fields
         self.info: Info = {}
         self.n_samples = len(items) if isinstance(items, Sized) else None
@@ -155,13 +156,21 @@ class _Shape:
             )
 
     @classmethod
-    def of(cls, head: Iterator[object], fields: FieldsGiven, classes: object) -> _Shape:
-        """Uses ``fields`` if given. Otherwise infers them from as few items as needed."""
+    def of(
+        cls, head: Iterator[object], fields: FieldsGiven, classes: Mapping[str, tuple[str, ...]]
+    ) -> _Shape:
+        """Uses ``fields`` if given. Otherwise infers them from as few items as needed.
+
+        ``classes`` has the class names of int fields.
+        """
+
+        def with_classes(field: Field) -> Field:
+            is_bare = field == Field(field.name, "int")
+            return replace(field, classes=classes.get(field.name, ())) if is_bare else field
+
         if fields is not None:
-            given = _parse_fields(fields)
+            given = tuple(map(with_classes, _parse_fields(fields)))
             return cls(given, f"fields= ({', '.join(each.name for each in given)})")
-        listed = classes if isinstance(classes, (list, tuple)) else ()
-        names = tuple(listed) if all(isinstance(name, str) for name in listed) else ()
         values = _named(next(head), (), "the first item")
         values.pop("source", None)
         empty = {name for name, value in values.items() if is_empty(value)}
@@ -180,12 +189,7 @@ class _Shape:
                 "field 'label' is an image. Pass fields={'image': 'image', 'label': 'mask'} if its "
                 "pixels are class numbers, or 'label': 'image' if it is an image"
             )
-        labels = {Field("label", "int"): Field("label", "int", classes=names)}
-        return cls(
-            tuple(labels.get(field, field) for field in inferred),
-            "the first item",
-            empty,
-        )
+        return cls(tuple(map(with_classes, inferred)), "the first item", empty)
 
     def sample(self, item: object, index: int) -> Sample:
         where = f"item {index}"
@@ -216,20 +220,44 @@ class _Shape:
             ) from None
 
 
+def _class_names(items: object) -> dict[str, tuple[str, ...]]:
+    """Returns the class names that a dataset object has, by field.
+
+    torchvision datasets have ``classes``, Hugging Face datasets have ``features["label"].names``. A
+    ``Subset`` has them in its ``dataset``.
+    """
+    while hasattr(items, "dataset") and not (hasattr(items, "classes") or _features(items)):
+        items = items.dataset
+    names = {name: getattr(feature, "names", ()) for name, feature in _features(items).items()}
+    return {
+        str(name): tuple(listed)
+        for name, listed in {"label": getattr(items, "classes", ()), **names}.items()
+        if isinstance(listed, (list, tuple)) and all(isinstance(each, str) for each in listed)
+    }
+
+
+def _features(items: object) -> Mapping[str, object]:
+    features = getattr(items, "features", None)
+    return features if isinstance(features, Mapping) else {}
+
+
 def _parse_fields(fields: Mapping[str, str] | Sequence[Field]) -> tuple[Field, ...]:
     wanted: Sequence[object] = tuple(fields.values() if isinstance(fields, Mapping) else fields)
     if not all(isinstance(each, str if isinstance(fields, Mapping) else Field) for each in wanted):
         raise ConfigError(
             f"fields={fields!r:.80}: expected names and kinds, e.g. "
             "{'image': 'image', 'label': 'int'}, or a list of fastload.Field. "
-            f"Kinds are {', '.join(KINDS)}, each also as 'list of KIND'"
+            f"Kinds are {', '.join(KINDS)}, each also as 'list of KIND' or 'KIND along BOXES'"
         )
     if isinstance(fields, Mapping):
-        return tuple(
-            Field(name, kind.removeprefix("list of "), list=kind.startswith("list of "))
-            for name, kind in fields.items()
-        )
+        return tuple(_parse_kind(name, kind) for name, kind in fields.items())
     return tuple(fields)
+
+
+def _parse_kind(name: str, text: str) -> Field:
+    kind, _, along = text.partition(" along ")
+    is_list = kind.startswith("list of ")
+    return Field(name, kind.removeprefix("list of "), list=is_list, along=along)
 
 
 def _named(item: object, names: tuple[str, ...], where: str) -> dict[str, object]:

@@ -80,21 +80,32 @@ class Format:
 
     def open(self, path: Path, options: dict[str, object]) -> AnySource:
         """Opens the source. Raises ConfigError for an unknown option."""
+        from fastload._pack.files import LinkedPath
+
         reader: Callable[..., AnySource] = getattr(self.module(), self.reader)
         known = list(inspect.signature(reader).parameters)[1:]
-        for option in options:
+        given = dict(options)
+        follow_links = given.pop(FOLLOW_LINKS.argument, False)
+        for option in given:
             if option not in known:
-                flags = ", ".join(each.command_flag for each in self.options)
+                flags = ", ".join(each.command_flag for each in (*self.options, FOLLOW_LINKS))
                 raise ConfigError(
-                    f"format {self.name!r} has no option {option!r}. "
-                    f"Expected one of {flags} (in Python: {', '.join(known)})"
+                    f"format {self.name!r} has no option {option!r}. Expected one of {flags} "
+                    f"(in Python: {', '.join((*known, FOLLOW_LINKS.argument))})"
                 )
-        return reader(path, **options)
+        return reader(LinkedPath(path) if follow_links else path, **given)
 
     def module(self) -> ModuleType:
         return importlib.import_module(f"fastload._pack.sources.{self.name}")
 
 
+# Of every format. All sources read through fastload._pack.files, which knows the path's class.
+FOLLOW_LINKS = SourceOption(
+    "follow_links",
+    "also read links and paths in lists that lead outside SOURCE (default: refuse and name them)",
+    flag="--follow-links",
+    is_switch=True,
+)
 SPLIT = SourceOption("split", "read only this split, e.g. train or val", "NAME")
 CLASSES = SourceOption(
     "classes",
@@ -110,6 +121,14 @@ TYPES = SourceOption(
     "kind of a column or file extension: int, float, str, class, json, image, mask, ...",
     "NAME=KIND",
     flag="--type",
+    parse=pair,
+    repeated=True,
+)
+
+ALONG = SourceOption(
+    "along",
+    "field with one entry per box of another field, e.g. labels=boxes: crops drop both",
+    "NAME=BOXES",
     parse=pair,
     repeated=True,
 )
@@ -185,7 +204,7 @@ FORMATS = {
                 ),
             ),
         ),
-        Format("webdataset", "WebDatasetSource", "*.tar", (".tar",), (TYPES, CLASSES)),
+        Format("webdataset", "WebDatasetSource", "*.tar", (".tar",), (TYPES, CLASSES, ALONG)),
         Format(
             "lists",
             "ListSource",
@@ -194,6 +213,7 @@ FORMATS = {
             (
                 TYPES,
                 CLASSES,
+                ALONG,
                 SourceOption(
                     "points",
                     "lists: points field made of these columns",
@@ -226,11 +246,31 @@ FORMATS = {
                 ),
             ),
         ),
-        Format("folder", "FolderSource", "images in folders", (), (SPLIT, CLASSES), general=True),
+        Format(
+            "folder",
+            "FolderSource",
+            "images in folders",
+            (),
+            (
+                SPLIT,
+                CLASSES,
+                SourceOption(
+                    "class_order",
+                    "folder: sort class folders by name (default, as torchvision) or natural "
+                    "(class2 before class10, as timm)",
+                    "name|natural",
+                    flag="--class-order",
+                ),
+            ),
+            general=True,
+        ),
+        # Detected before the others, because it also has the format that it was exported to.
+        Format("exported", "open_exported", "a folder with the fastload.json of an export", ()),
     )
 }
 
 
 def source_options() -> list[SourceOption]:
     """Returns the options of all formats without duplicates."""
-    return list(dict.fromkeys(option for each in FORMATS.values() for option in each.options))
+    own = dict.fromkeys(option for each in FORMATS.values() for option in each.options)
+    return [*own, FOLLOW_LINKS]

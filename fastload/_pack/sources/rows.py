@@ -60,9 +60,15 @@ class RowFile:
 
     def good_rows(self) -> Iterator[Row]:
         """Yields the rows in file order, without broken rows, which ``row_at`` reports."""
+        return (row for _, row in self.rows() if row is not None)
+
+    def rows(self) -> Iterator[tuple[Place, Row | None]]:
+        """Yields position and content of each row, None for a broken row."""
         for place, record in self._records():
+            row = None
             with contextlib.suppress(BadImage):
-                yield self._row(place, record)
+                row = self._row(place, record)
+            yield place, row
 
     def row_at(self, place: Place) -> Row:
         """Reads one row again. Raises BadImage if it is broken, ConfigError if the file changed."""

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 
-from fastload._pack.files import is_image_name, printable, raw_name, read_bounded, walk
+from fastload._pack.files import Entry, as_path, printable, raw_name, read_bounded, walk
 from fastload._pack.sources.base import (
     SPLITS,
     Encoded,
@@ -20,6 +20,8 @@ from fastload._pack.sources.base import (
     entry_refs,
     numbered_categories,
     raise_if_refused,
+    ref_path,
+    why_left_out,
 )
 from fastload._store.fields import Field
 from fastload.errors import BadImage, ConfigError
@@ -57,7 +59,7 @@ class VocSource:
         classes: Sequence[str] = (),
         masks: bool = False,
     ) -> None:
-        self.root = _voc_folder(Path(path))
+        self.root = _voc_folder(as_path(path))
         self.masks = masks
         self._lists = _read_lists(self.root)
         usual = [name for name in SPLITS if name in self._lists]
@@ -72,8 +74,7 @@ class VocSource:
         self.fields = (
             Field("image", "image"),
             Field("boxes", "boxes"),
-            Field("labels", "array"),
-            *(Field(flag, "array") for flag in _FLAGS),
+            *(Field(name, "array", along="boxes") for name in ("labels", *_FLAGS)),
             *([Field("mask", "mask")] if masks else []),
             *([Field("split", "int", classes=self.splits)] if self.splits else []),
         )
@@ -81,19 +82,36 @@ class VocSource:
 
     def refs(self) -> Iterator[Ref]:
         """Yields the path of each annotated image of the chosen splits."""
-        wanted = {name for split in self.splits for name in self._lists[split]}
-
-        def is_wanted(stem: str) -> bool:
-            if self.splits:
-                return stem in wanted
-            return Path(self.root, _ANNOTATIONS, f"{stem}.xml").is_file()
-
-        entries = (
-            entry
-            for entry in walk(self.root, below=_IMAGES)
-            if is_image_name(entry.path) and is_wanted(Path(entry.path).stem)
+        return entry_refs(
+            (entry for entry, why in self._judged_files() if not why),
+            lambda: ConfigError(f"{self.root}: no annotated image in {_IMAGES}/"),
         )
-        return entry_refs(entries, f"{self.root}: no annotated image in {_IMAGES}/")
+
+    def left_out(self) -> Iterator[tuple[str, str]]:
+        """Yields the printable path and the reason of each file that is not packed."""
+        return ((printable(entry.path), why) for entry, why in self._judged_files() if why)
+
+    def _judged_files(self) -> Iterator[tuple[Entry, str]]:
+        """Yields each file and why it is not packed, or "". Not the files of other splits."""
+        wanted = {name for split in self.splits for name in self._lists[split]}
+        others = {name for names in self._lists.values() for name in names} - wanted
+        for entry in walk(self.root, below=_IMAGES):
+            why = why_left_out(self.root, entry)
+            stem = Path(entry.path).stem
+            if why or entry.folder:
+                pass
+            elif self.splits and stem not in wanted:
+                why = f"in no list of {_SETS}/"
+            elif not (self.splits or Path(self.root, _ANNOTATIONS, f"{stem}.xml").is_file()):
+                why = f"no annotation in {_ANNOTATIONS}/"
+            if not (self.splits and stem in others):
+                yield entry, why
+
+    def split_of(self, ref: Ref) -> int:
+        """Returns the number of the list in ImageSets that names the image."""
+        stem = Path(raw_name(ref_path(ref))).stem
+        found = (i for i, split in enumerate(self.splits) if stem in self._lists[split])
+        return next(found, 0)  # a folder that cannot be read is in no list
 
     def load(self, ref: Ref) -> Sample:
         """Returns one image with its objects."""
@@ -113,9 +131,7 @@ class VocSource:
         if self.masks and Path(self.root, mask).is_file():
             values["mask"] = Encoded(read_bounded(self.root, mask), printable(mask))
         if self.splits:
-            values["split"] = next(
-                number for number, split in enumerate(self.splits) if stem in self._lists[split]
-            )
+            values["split"] = self.split_of(ref)
         return Sample(values, source=shown)
 
     def _found_classes(self) -> tuple[str, ...]:

@@ -6,11 +6,14 @@ offset, so their names can do no harm.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import itertools
 import os
 import re
 import tarfile
+import weakref
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +21,7 @@ from pathlib import Path
 from fastload._pack.files import (
     IMAGE_SUFFIXES,
     MAX_FILE_BYTES,
+    as_path,
     file_stamp,
     open_inside,
     printable_or_repr,
@@ -33,6 +37,7 @@ from fastload._pack.sources.base import (
     Value,
     raise_if_refused,
     refused,
+    with_along,
 )
 from fastload._pack.sources.columns import ColumnType, convert, field_name
 from fastload._pack.sources.jsontext import config_errors, parse_json
@@ -42,6 +47,7 @@ from fastload._store.kinds import BYTES, IMAGE, INT, JSON, NUMBERS, STR, FieldKi
 from fastload.errors import BadImage, ConfigError
 
 INFERRED_SAMPLES = 1000
+MAX_OPEN_SHARDS = 64
 MAX_NAME_BYTES = 64 << 10  # a long-name or pax header; tarfile would read gigabytes
 _PARTS = re.compile(r"((?:.*/)?[^./][^./]*)\.([^/]+)", re.DOTALL)
 _KINDS: dict[str, FieldKind] = {
@@ -70,6 +76,90 @@ class Member:
     refused: str = ""
 
 
+class TarFiles:
+    """The samples of a folder of ``.tar`` shards or of a single shard. Thread-safe."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.root = path if path.is_dir() else path.parent
+        self.shards = _shards(path)
+        self._stamps = {shard: self._stamp(shard) for shard in self.shards}
+        self._files: dict[str, io.FileIO] = {}
+        weakref.finalize(self, _close_all, self._files)
+
+    def refs(self) -> Iterator[Ref]:
+        """Yields shard, stem, and extension, offset and size of each member of a sample."""
+        for shard in self.shards:
+            for key, members in self.samples(shard):
+                bad = next((member for member in members if member.refused), None)
+                if bad is not None:
+                    yield refused(printable_or_repr(f"{shard}!{bad.name}".rstrip("!")), bad.refused)
+                else:
+                    parts: list[Json] = [
+                        [stem_and_extension(member.name)[1], member.offset, member.size]
+                        for member in members
+                    ]
+                    yield [printable_or_repr(shard), printable_or_repr(key), *parts]
+
+    def source(self, ref: Ref) -> str:
+        """Returns the name of a sample. Raises BadImage if it is refused."""
+        raise_if_refused(ref)
+        if not isinstance(ref, list):
+            raise ConfigError(
+                f"{self.path}: {ref!r:.60} is not a sample in a tar. "
+                "The listing belongs to another source"
+            )
+        return f"{ref[0]}!{ref[1]}"
+
+    def read(self, ref: Ref) -> Iterator[tuple[str, str, bytes]]:
+        """Yields extension, name and content of each member of a sample."""
+        source = self.source(ref)
+        name, _, *parts = ref if isinstance(ref, list) else ["", ""]
+        shard = raw_name(str(name))
+        with self._opened(shard) as file:
+            if self._stamps.get(shard) != file_stamp(file):
+                raise ConfigError(
+                    f"{printable_or_repr(shard)}: changed since it was listed. Start the pack again"
+                )
+            for part in parts:
+                extension, offset, size = part if isinstance(part, list) else ("", 0, 0)
+                data = os.pread(file.fileno(), int(str(size)), int(str(offset)))
+                yield str(extension), f"{source}.{extension}", data
+
+    @contextlib.contextmanager
+    def _opened(self, shard: str) -> Iterator[io.FileIO]:
+        """Keeps the first shards open: opening takes as long as packing a sample of 1 KB."""
+        file = self._files.get(shard)
+        if file is None and len(self._files) < MAX_OPEN_SHARDS:
+            new = open_inside(self.root, shard)
+            file = self._files.setdefault(shard, new)
+            if file is not new:  # another thread was faster
+                new.close()
+        if file is not None:
+            yield file
+            return
+        with open_inside(self.root, shard) as file:
+            yield file
+
+    def samples(self, shard: str) -> Iterator[tuple[str, list[Member]]]:
+        with config_errors():
+            file = open_inside(self.root, shard)
+        with file:
+            named = (
+                member
+                for member in tar_members(file)
+                if member.refused or _PARTS.fullmatch(member.name)
+            )
+            for key, members in itertools.groupby(
+                named, key=lambda member: stem_and_extension(member.name)[0]
+            ):
+                yield key, list(members)
+
+    def _stamp(self, shard: str) -> tuple[int, int]:
+        with config_errors(), open_inside(self.root, shard) as file:
+            return file_stamp(file)
+
+
 class WebDatasetSource:
     """Reads a folder of ``.tar`` shards or a single shard.
 
@@ -80,6 +170,7 @@ class WebDatasetSource:
         path: Folder or ``.tar`` file.
         types: Kind per extension, e.g. ``{"seg.png": "mask"}``.
         classes: Class names of the values of ``cls``, in label order.
+        along: Fields with one entry per box of another field, e.g. ``{"labels": "boxes"}``.
     """
 
     name = "webdataset"
@@ -91,11 +182,10 @@ class WebDatasetSource:
         *,
         types: Mapping[str, str] | None = None,
         classes: Sequence[str] = (),
+        along: Mapping[str, str] | None = None,
     ) -> None:
-        self.path = Path(path)
-        self.root = self.path if self.path.is_dir() else self.path.parent
-        self._shards = _shards(self.path)
-        self._stamps = {shard: self._stamp(shard) for shard in self._shards}
+        self.path = as_path(path)
+        self._tars = TarFiles(self.path)
         self._types = {
             extension.lower(): ColumnType.parse(extension, text)
             for extension, text in (types or {}).items()
@@ -116,83 +206,40 @@ class WebDatasetSource:
             )
             for name, kind in self._extensions.values()
         }
-        self.fields = tuple(sorted(fields.values(), key=lambda field: not field.kind.is_image))
+        ordered = sorted(fields.values(), key=lambda field: not field.kind.is_image)
+        self.fields = with_along(ordered, along)
         self.info: Info = {}
 
     def refs(self) -> Iterator[Ref]:
-        """Yields shard, stem, and extension, offset and size of each member of a sample."""
-        for shard in self._shards:
-            for key, members in self._samples(shard):
-                bad = next((member for member in members if member.refused), None)
-                if bad is not None:
-                    yield refused(printable_or_repr(f"{shard}!{bad.name}".rstrip("!")), bad.refused)
-                else:
-                    parts: list[Json] = [
-                        [_stem_and_extension(member.name)[1], member.offset, member.size]
-                        for member in members
-                    ]
-                    yield [printable_or_repr(shard), printable_or_repr(key), *parts]
+        return self._tars.refs()
 
     def load(self, ref: Ref) -> Sample:
-        raise_if_refused(ref)
-        if not isinstance(ref, list):
-            raise ConfigError(
-                f"{self.path}: {ref!r:.60} is not a sample in a tar. "
-                "The listing belongs to another source"
-            )
-        shard = raw_name(str(ref[0]))
-        source = f"{ref[0]}!{ref[1]}"
         values: dict[str, Value] = {}
-        with open_inside(self.root, shard) as file:
-            if self._stamps.get(shard) != file_stamp(file):
-                raise ConfigError(
-                    f"{printable_or_repr(shard)}: changed since it was listed. Start the pack again"
+        for extension, member, data in self._tars.read(ref):
+            if extension not in self._extensions:
+                raise BadImage(
+                    f"extension {extension!r} is not in the first {INFERRED_SAMPLES} samples. "
+                    f"Pass its type with --type {extension}=bytes",
+                    source=member,
                 )
-            for part in ref[2:]:
-                extension, offset, size = part if isinstance(part, list) else ("", 0, 0)
-                member = f"{source}.{extension}"
-                if str(extension) not in self._extensions:
-                    raise BadImage(
-                        f"extension {extension!r} is not in the first {INFERRED_SAMPLES} samples. "
-                        f"Pass its type with --type {extension}=bytes",
-                        source=member,
-                    )
-                name, kind = self._extensions[str(extension)]
-                if name in values:
-                    raise BadImage(f"the sample has two members for field {name!r}", source=member)
-                file.seek(int(str(offset)))
-                data = file.read(int(str(size)))
-                label = data.decode(errors="replace").strip() if name == "label" else None
-                values[name] = (
-                    self._classes.index(label)
-                    if label in self._classes
-                    else _decoded(data, kind, str(extension), member)
-                )
-        return Sample(values, source=source)
-
-    def _samples(self, shard: str) -> Iterator[tuple[str, list[Member]]]:
-        with config_errors():
-            file = open_inside(self.root, shard)
-        with file:
-            named = (
-                member
-                for member in tar_members(file)
-                if member.refused or _PARTS.fullmatch(member.name)
+            name, kind = self._extensions[extension]
+            if name in values:
+                raise BadImage(f"the sample has two members for field {name!r}", source=member)
+            label = data.decode(errors="replace").strip() if name == "label" else None
+            values[name] = (
+                self._classes.index(label)
+                if label in self._classes
+                else _decoded(data, kind, extension, member)
             )
-            for key, members in itertools.groupby(
-                named, key=lambda member: _stem_and_extension(member.name)[0]
-            ):
-                yield key, list(members)
-
-    def _stamp(self, shard: str) -> tuple[int, int]:
-        with config_errors(), open_inside(self.root, shard) as file:
-            return file_stamp(file)
+        return Sample(values, source=self._tars.source(ref))
 
     def _find_extensions(self) -> dict[str, tuple[str, FieldKind]]:
         """Returns field name and kind per extension, from the first samples and ``types``."""
-        groups = itertools.chain.from_iterable(self._samples(shard) for shard in self._shards)
+        groups = itertools.chain.from_iterable(
+            self._tars.samples(shard) for shard in self._tars.shards
+        )
         first = [
-            [_stem_and_extension(member.name)[1] for member in members if not member.refused]
+            [stem_and_extension(member.name)[1] for member in members if not member.refused]
             for _, members in itertools.islice(groups, INFERRED_SAMPLES)
         ]
         images = {suffix[1:] for suffix in IMAGE_SUFFIXES}
@@ -215,8 +262,8 @@ class WebDatasetSource:
             found[extension] = (field_name(stem.replace(".", "_") or plain), kind)
         if not any(first):
             raise ConfigError(
-                f"{self.path}: no samples in {len(self._shards)} tar files. Expected members such "
-                "as 0001.jpg"
+                f"{self.path}: no samples in {len(self._tars.shards)} tar files. Expected members "
+                "such as 0001.jpg"
             )
         return {
             extension: (name, self._same_kind(name, found))
@@ -233,6 +280,11 @@ class WebDatasetSource:
                 "--type EXTENSION=KIND"
             )
         return kinds.pop()
+
+
+def _close_all(files: dict[str, io.FileIO]) -> None:
+    for file in files.values():
+        file.close()
 
 
 def looks_like(path: Path) -> str:
@@ -256,7 +308,7 @@ def _shards(path: Path) -> list[str]:
     return found
 
 
-def _stem_and_extension(name: str) -> tuple[str, str]:
+def stem_and_extension(name: str) -> tuple[str, str]:
     match = _PARTS.fullmatch(name)
     return (match[1], match[2].lower()) if match else (name, "")
 
@@ -285,10 +337,16 @@ def tar_members(file: io.FileIO) -> Iterator[Member]:
     long_name = ""
     pax_size = -1
     while position + 512 <= size:
-        file.seek(position)
-        block = file.read(512)
+        block = os.pread(file.fileno(), 512, position)
         if not any(block):
             return
+        if not long_name and pax_size < 0 and (plain := _plain_member(block)) is not None:
+            name, length = plain
+            start = position + 512
+            if 0 <= length <= min(size - start, MAX_FILE_BYTES):
+                yield Member(name, start, length)
+                position = start + (length + 511) // 512 * 512
+                continue
         try:
             header = tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
         except tarfile.HeaderError as error:
@@ -314,7 +372,7 @@ def tar_members(file: io.FileIO) -> Iterator[Member]:
                     f"name header of {length} bytes: expected at most {MAX_NAME_BYTES}",
                 )
                 return
-            data = file.read(length)
+            data = os.pread(file.fileno(), length, start)
             if header.type == tarfile.XHDTYPE:
                 long_name, pax_size = _pax(data)
             else:
@@ -325,6 +383,28 @@ def tar_members(file: io.FileIO) -> Iterator[Member]:
             yield Member(name, start, length, large if length > MAX_FILE_BYTES else "")
         long_name = ""
         pax_size = -1
+
+
+def _plain_member(block: bytes) -> tuple[str, int] | None:
+    """Returns name and size of a regular file without a name prefix, otherwise None.
+
+    It takes a third of the time of tarfile, which then reads the other headers and reports a wrong
+    checksum.
+    """
+    if block[156:157] != tarfile.REGTYPE or block[345]:
+        return None
+    stored = block[148:156]
+    try:
+        length = int(block[124:136].partition(b"\0")[0], 8)
+        checksum = int(stored.partition(b"\0")[0], 8)
+    except ValueError:
+        return None
+    # The low half of Adler-32 is the sum of all bytes plus 1, modulo 65521. The checksum counts its
+    # own field as spaces.
+    total = (zlib.adler32(block) & 0xFFFF) - 1 - sum(stored) + 8 * ord(" ")
+    if (total - checksum) % 65521:
+        return None
+    return block[:100].partition(b"\0")[0].decode("utf-8", "surrogateescape"), length
 
 
 def _pax(data: bytes) -> tuple[str, int]:

@@ -6,6 +6,7 @@ Two layouts are supported: ``images/[split/]NAME.jpg`` with ``labels/[split/]NAM
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fastload._pack.files import is_image_name, raw_name, read_bounded, walk
+from fastload._pack.files import as_path, is_image_name, raw_name, read_bounded, walk
 from fastload._pack.pillow import upright_size
 from fastload._pack.sources.base import (
     SPLITS,
@@ -24,15 +25,21 @@ from fastload._pack.sources.base import (
     Value,
     choose_splits,
     entry_refs,
+    files_left_out,
+    no_images,
     numbered_categories,
     raise_if_refused,
+    ref_path,
     visible_folders,
+    why_left_out,
 )
 from fastload._store.fields import Field
 from fastload.errors import BadImage, ConfigError, MissingPart
 
 _MAX_LABEL_BYTES = 4 << 20
 _MAX_YAML_BYTES = 1 << 20
+# PyYAML raises these for a value that does not fit its tag, such as 2001-99-99 or !!bool x.
+_YAML_MISTAKES = (ValueError, KeyError, TypeError, AttributeError)
 _TOLERANCE = 0.01  # of the image: rounding puts edges slightly outside
 
 
@@ -59,7 +66,7 @@ class YoloSource:
     thread_safe = True
 
     def __init__(self, path: str | Path, *, split: str = "", classes: Sequence[str] = ()) -> None:
-        place = Path(path)
+        place = as_path(path)
         self.root = place.parent if place.is_file() else place
         config = _read_config(_config_file(place), needed=not classes)
         self.classes = tuple(classes) or _class_names(config)
@@ -75,8 +82,12 @@ class YoloSource:
         self.fields = (
             Field("image", "image"),
             Field("boxes", "boxes"),
-            Field("labels", "array"),
-            *([Field("keypoints", "points", list=True)] if self._keypoint_shape else []),
+            Field("labels", "array", along="boxes"),
+            *(
+                [Field("keypoints", "points", list=True, along="boxes")]
+                if self._keypoint_shape
+                else []
+            ),
             *([Field("split", "int", classes=names)] if names else []),
         )
         self.info = numbered_categories(self.classes)
@@ -87,20 +98,31 @@ class YoloSource:
             entry
             for split in self._splits
             for entry in walk(self.root, below=split.images)
-            if is_image_name(entry.path)
+            if not why_left_out(self.root, entry)
         )
-        return entry_refs(entries, f"{self.root}: no image in {self._splits[0].images}")
+        return entry_refs(entries, lambda: no_images(self.root, self._image_folders()))
+
+    def left_out(self) -> Iterator[tuple[str, str]]:
+        """Yields the printable path and the reason of each file that is not packed."""
+        return files_left_out(self.root, self._image_folders())
+
+    def _image_folders(self) -> list[str]:
+        return [split.images for split in self._splits]
+
+    def split_of(self, ref: Ref) -> int:
+        """Returns the number of the split whose folder contains the image."""
+        path = f"{raw_name(ref_path(ref))}/"  # an unreadable folder may be the split itself
+        for number, each in enumerate(self._splits):
+            if path.startswith(f"{each.images}/"):
+                return number
+        raise ConfigError(f"{self.root}: {ref!r:.60} is not a sample of this source")
 
     def load(self, ref: Ref) -> Sample:
         """Returns one image with its boxes."""
         raise_if_refused(ref)
         shown = str(ref)
         path = raw_name(shown)
-        number = next(
-            (i for i, each in enumerate(self._splits) if path.startswith(f"{each.images}/")), None
-        )
-        if number is None:
-            raise ConfigError(f"{self.root}: {ref!r:.60} is not a sample of this source")
+        number = self.split_of(ref)
         split = self._splits[number]
         image = Encoded(read_bounded(self.root, path), shown)
         rows = self._label_rows(split, path)
@@ -212,7 +234,7 @@ def _find_splits(root: Path) -> list[_Split]:
 def _folders(root: Path) -> list[str]:
     """Names of the visible subfolders: splits in the usual order first, then by name."""
     return sorted(
-        visible_folders(root, links=True),
+        visible_folders(root),
         key=lambda name: SPLITS.index(name) if name in SPLITS else len(SPLITS),
     )
 
@@ -255,7 +277,7 @@ def _read_config(path: Path | None, *, needed: bool) -> dict[str, Any]:
     real = path.resolve()
     try:
         config = yaml.safe_load(read_bounded(real.parent, real.name, limit=_MAX_YAML_BYTES))
-    except (BadImage, yaml.YAMLError, RecursionError) as error:
+    except (BadImage, yaml.YAMLError, RecursionError, *_YAML_MISTAKES) as error:
         raise ConfigError(f"{path}: cannot be read as YAML: {error}") from None
     return config if isinstance(config, dict) else {}
 
@@ -263,11 +285,15 @@ def _read_config(path: Path | None, *, needed: bool) -> dict[str, Any]:
 def _class_names(config: dict[str, Any]) -> tuple[str, ...]:
     names = config.get("names", ())
     if isinstance(names, dict):
-        if sorted(names) != list(range(len(names))):
+        if set(names) != set(range(len(names))):
             raise ConfigError(f"data.yaml: names: expected the keys 0 to {len(names) - 1}")
         names = [names[number] for number in range(len(names))]
     if not isinstance(names, (list, tuple)):
-        raise ConfigError(f"data.yaml: names={names!r:.60}: expected a list or a mapping")
+        raise ConfigError(f"data.yaml: names={reprlib.repr(names)}: expected a list or a mapping")
+    # A list of aliases of lists of aliases is short in the file and endless as text.
+    nested = next((each for each in names if isinstance(each, (list, tuple, dict, set))), None)
+    if nested is not None:
+        raise ConfigError(f"data.yaml: names: {reprlib.repr(nested)}: expected a name")
     return tuple(map(str, names))
 
 
@@ -278,4 +304,6 @@ def _keypoint_shape(config: dict[str, Any]) -> tuple[int, int] | None:
         case [int(count), (2 | 3) as width] if count > 0:
             return count, width
         case other:
-            raise ConfigError(f"data.yaml: kpt_shape={other!r:.60}: expected [count, 2 or 3]")
+            raise ConfigError(
+                f"data.yaml: kpt_shape={reprlib.repr(other)}: expected [count, 2 or 3]"
+            )

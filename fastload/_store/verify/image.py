@@ -15,7 +15,7 @@ from fastload._store.kinds import PixelKind
 from fastload._store.record import CODEC_NAMES, JPEG, PLAIN, PNG, RAW, Part
 from fastload.errors import BadImage, RecordError
 
-_PNG_HEAD = struct.Struct(">8s4x4sII")
+_PNG_HEAD = struct.Struct(">8s4x4sIIB")
 
 
 def check_image(
@@ -127,8 +127,10 @@ def _check_png(part: Part) -> Iterator[str]:
     if len(part.data) < _PNG_HEAD.size:
         yield f"{len(part.data)} bytes, expected a PNG file"
         return
-    magic, chunk, width, height = _PNG_HEAD.unpack_from(part.data)
+    magic, chunk, width, height, depth = _PNG_HEAD.unpack_from(part.data)
     if (magic, chunk) != (b"\x89PNG\r\n\x1a\n", b"IHDR"):
         yield f"starts with {magic!r}, expected a PNG file"
     elif (width, height) != (part.width, part.height):
         yield f"a PNG of {width}x{height}, but the part table says {part.width}x{part.height}"
+    elif (depth == 16) != (part.bits == 16):
+        yield f"a PNG of {depth} bits per sample, but the part table says {part.bits}"

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from fastload._store.columns import FOLDER
-from fastload._store.fields import Field, decode_value
+from fastload._store.fields import Field, decode_value, misaligned
 from fastload._store.kinds import FLOAT, MISSING_INT, PixelKind
+from fastload._store.properties import PropertyCounter
 from fastload._store.record import (
     DATA,
     RESTART_INDEX,
@@ -32,10 +33,19 @@ class RecordChecker:
     columns: Columns
     deep: bool
 
-    def check(self, sample_id: int, value: memoryview) -> tuple[str, list[str], int]:
-        """Returns (original file, faults, number of images decoded); checks all fields."""
+    def check(
+        self,
+        sample_id: int,
+        key: int,
+        value: memoryview,
+        counter: PropertyCounter | None = None,
+    ) -> tuple[str, list[str], int]:
+        """Returns (original file, faults, number of images decoded); checks all fields.
+
+        Adds a record without faults to ``counter``.
+        """
         try:
-            parts = parse_record(value, sample_id)
+            parts = parse_record(value, key)
         except RecordError as error:
             return salvage_source(value), [str(error)], 0
         by_field: defaultdict[int, list[Part]] = defaultdict(list)
@@ -54,7 +64,21 @@ class RecordChecker:
             wrong += self._check_columns(field, own, sample_id)
             if self.deep and field.kind.decoded_by_pool:
                 images += sum(part.role == DATA for part in own)
+        wrong = wrong or [*self._check_along(by_field)]
+        if counter is not None and not wrong:
+            counter.add(parts)
         return source_of(parts), wrong, images
+
+    def _check_along(self, by_field: Mapping[int, list[Part]]) -> Iterator[str]:
+        """Checks that fields have one entry per row of the field that they are along."""
+        numbers = {each.name: number for number, each in enumerate(self.fields)}
+        for number, field in enumerate(self.fields):
+            if field.along:
+                rows = self.fields[numbers[field.along]]
+                of = decode_value(rows, by_field[numbers[field.along]], copy=False)
+                value = decode_value(field, by_field[number], copy=False)
+                if why := misaligned(field, value, rows, of):
+                    yield f"field {field.name!r}: {why}"
 
     def _check_field(self, field: Field, own: Sequence[Part]) -> Iterator[str]:
         indexes = {part.item: part for part in own if part.role == RESTART_INDEX}

@@ -1,8 +1,7 @@
 """Verifies a dataset with several threads: manifest, sizes and digests, then every record.
 
-The order matters for safety. A shard is mapped only after plain reads have confirmed its size and
-SHA-256, because LMDB follows damaged page numbers anywhere, and mapping a file that is too short
-kills the process (SIGBUS). A fault never ends the run.
+A shard with a wrong size or digest is scanned for its records, because its tree may be damaged. A
+fault never ends the run.
 """
 
 from __future__ import annotations
@@ -11,27 +10,35 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
-
-import lmdb
+from typing import TYPE_CHECKING
 
 from fastload._common import files
 from fastload._common.cpus import available_cpus
 from fastload._common.public import public
-from fastload._store.environment import Environment, open_environment
-from fastload._store.lmdb_tree import META_BYTES
+from fastload._store.lmdb_tree import META_BYTES, TreeFile
 from fastload._store.manifest import NAME as MANIFEST
 from fastload._store.manifest import Manifest, Shard, read_manifest
+from fastload._store.properties import PropertyCounter
+from fastload._store.shard import index_fault, open_file
+from fastload._store.verify.bulk import BulkChecker
 from fastload._store.verify.columns import check_structure, open_columns
 from fastload._store.verify.record import RecordChecker
 from fastload._store.verify.report import Fault, FaultList, VerifyReport
 from fastload._store.verify.search import FoundRecords, search_records
 from fastload.errors import ConfigError, CorruptManifest
 
-_PIECE = 64  # records per unit of work, so that threads share a shard and progress is smooth
+if TYPE_CHECKING:
+    from fastload import _core
+
+# Records per unit of work, so that threads share a shard and progress is smooth. In bulk, a record
+# costs less than its share of a piece; more records per piece if they are small.
+_PIECE = 64
+_BULK_PIECE = 1024
+_BULK_BYTES = 8 << 20
 
 
 @public()
@@ -50,7 +57,7 @@ class _Piece:
 
     place: int  # index of the shard
     shard: Shard
-    environment: Environment
+    file: _core.ShardFile | TreeFile
     records: range
 
 
@@ -112,7 +119,7 @@ def verify(
     chosen = [
         (place, each)
         for place, each in enumerate(manifest.shards)
-        if shard is None or int(each.name.removeprefix("shard-").removesuffix(".lmdb")) == shard
+        if shard is None or int(each.name.removeprefix("shard-").split(".")[0]) == shard
     ]
     if shard is not None and not chosen:
         names = [each.name for each in manifest.shards]
@@ -188,6 +195,9 @@ class _Verification:
         for fault in (*faults, *check_structure(columns, manifest)):
             self.faults.add(-1, fault)
         self._checker = RecordChecker(manifest.fields, columns, deep=deep)
+        self._bulk = None if deep else BulkChecker.create(manifest.fields, columns)
+        self._properties = PropertyCounter(manifest.fields)
+        self._counted = 0  # records in _properties
 
     def work(self, jobs: int) -> None:
         """Runs the threads and joins all of them, also after an error."""
@@ -200,6 +210,7 @@ class _Verification:
                 queue.close()  # after an error or Ctrl-C, threads stop after their current piece
         for future in futures:
             future.result()
+        self._check_properties()
 
     def report(self, seconds: float, *, only: str) -> VerifyReport:
         sizes = [shard.size for _, shard in self.shards]
@@ -252,22 +263,27 @@ class _Verification:
                 )
                 self._scan(place, shard, what, search_records(descriptor, size, shard))
                 return []
-            status = os.fstat(descriptor)
-            environment = open_environment(descriptor, (status.st_dev, status.st_ino), size)
-        except (OSError, lmdb.Error) as error:
+            if why := index_fault(descriptor, shard):
+                self._skip(place, shard, why)
+                return []
+            file = open_file(descriptor, size)
+        except (OSError, RuntimeError) as error:
             self._skip(place, shard, f"cannot be read: {error}")
             return []
         finally:
             os.close(descriptor)
-        if environment.entries != shard.records:
-            self._add(place, shard, f"{environment.entries} records, expected {shard.records}")
+        if file.entries != shard.records:
+            self._add(place, shard, f"{file.entries} records, expected {shard.records}")
+        step = _PIECE
+        if self._bulk is not None:
+            step = max(step, min(_BULK_PIECE, _BULK_BYTES * shard.records // max(1, shard.size)))
         return [
-            _Piece(place, shard, environment, range(start, min(start + _PIECE, shard.records)))
-            for start in range(0, shard.records, _PIECE)
+            _Piece(place, shard, file, range(start, min(start + step, shard.records)))
+            for start in range(0, shard.records, step)
         ]
 
     def _scan(self, place: int, shard: Shard, why: str, found: FoundRecords) -> None:
-        """Reports the damaged records of a file that must not be mapped."""
+        """Reports the damaged records of a file whose tree may be damaged."""
         if not found.finished:
             self._skip(place, shard, f"{why}; the file was not scanned for records")
         elif not found.n_intact:
@@ -309,24 +325,39 @@ class _Verification:
 
     def _check(self, piece: _Piece) -> None:
         shard = piece.shard
-        checked = 0
+        counter = PropertyCounter(self.manifest.fields)
+        doubtful: Sequence[int] = piece.records
+        if self._bulk is not None and not isinstance(piece.file, TreeFile):
+            doubtful = self._bulk.find_doubtful(piece.file, shard, piece.records, counter)
+        checked = counted = len(piece.records) - len(doubtful)
         decoded = 0
-        for number in piece.records:
-            sample_id = shard.first + number
+        for number in doubtful:
+            key = shard.base + number
             try:
-                value = piece.environment.get(sample_id.to_bytes(8, "big"))
-            except lmdb.Error as error:
-                self._add(piece.place, shard, f"cannot be read: {error}", number)
+                value = memoryview(piece.file.read(key))
+            except KeyError as error:
+                self._add(piece.place, shard, str(error.args[0]), number)
                 continue
-            if value is None:
-                self._add(piece.place, shard, "the record is missing", number)
-                continue
-            source, wrong, images = self._checker.check(sample_id, value)
+            source, wrong, images = self._checker.check(shard.first + number, key, value, counter)
             for what in wrong:
                 self._add(piece.place, shard, what, number, source)
             checked += 1
+            counted += not wrong
             decoded += images
+        with self._lock:
+            self._properties.merge(counter)
+            self._counted += counted
         self._advance(len(piece.records), checked=checked, decoded=decoded)
+
+    def _check_properties(self) -> None:
+        """Compares the properties of fields in the manifest with the intact records."""
+        every = self._counted == self.manifest.n_samples
+        for field, stated, found in zip(
+            self.manifest.fields, self.manifest.properties, self._properties.found, strict=True
+        ):
+            for why in stated.contradictions(found, every=every):
+                what = f"properties of field {field.name!r}: {why}"
+                self.faults.add(-1, Fault(MANIFEST, None, "", what))
 
     def _advance(self, done: int, *, checked: int = 0, decoded: int = 0) -> None:
         with self._lock:

@@ -1,8 +1,6 @@
-"""Scans a damaged shard for its records without mapping it.
+"""Scans a damaged shard for its records without its tree, which may be damaged.
 
-LMDB follows any page number in a file, so a shard with a wrong digest is never opened with it. But
-every record is contiguous, starts with its magic, and holds its id and checksum, so plain reads
-find it.
+Every record is contiguous, starts with its magic, and holds its id and checksum.
 """
 
 from __future__ import annotations
@@ -55,7 +53,7 @@ def search_records(descriptor: int, size: int, shard: Shard) -> FoundRecords:
         number, data = _candidate(descriptor, position, size, shard)
         try:
             if data:
-                parse_record(memoryview(data), shard.first + number)
+                parse_record(memoryview(data), shard.base + number)
                 intact[number] = True
                 position += len(data)
                 continue
@@ -103,7 +101,7 @@ def _candidate(descriptor: int, position: int, size: int, shard: Shard) -> tuple
     if len(start) < HEADER.size:
         return -1, b""
     header = RecordHeader.parse(start)
-    number = header.sample_id - shard.first
+    number = header.sample_id - shard.base
     fits = HEADER.size <= header.length <= min(MAX_RECORD, size - position)
     if not fits or not 0 <= number < shard.records:
         return -1, b""

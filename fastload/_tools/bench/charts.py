@@ -1,4 +1,4 @@
-"""Benchmark plots: curves over threads or readers, and bars that compare loaders."""
+"""Benchmark plots: curves over threads or readers."""
 
 from __future__ import annotations
 
@@ -19,10 +19,6 @@ _LEFT = 70
 _RIGHT = 190
 _TOP = 50
 _BOTTOM = 46
-# Widths left and right of the bars, and the height of a bar with its gap.
-_NAMES = 190
-_FIGURES = 110
-_ROW = 22
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,26 +76,6 @@ def _add_curves(
         swatch = ((key_x, key_y + 2), (key_x + 14, key_y + 2))
         plot.add(Line(swatch, color, width=2 if curve.ideal else 4, dashed=curve.ideal))
         plot.add(Text(key_x + 20, key_y + 7, curve.name))
-
-
-def bar_plot(
-    title: str, values: Mapping[str, tuple[float, float, float]], *, unit: str, marked: str = ""
-) -> Plot:
-    """One bar per name, longest first. ``values``: median, low, high; ``marked`` stands out."""
-    ordered = sorted(values.items(), key=lambda each: -each[1][0])
-    x_at = Scale(0, max(high for _, _, high in values.values()) or 1.0, _NAMES, WIDTH - _FIGURES)
-    plot = Plot("bars", WIDTH, 44 + _ROW * len(ordered), title)
-    plot.add(Text(10, 18, title, size=14, bold=True))
-    for place, (name, (median, low, high)) in enumerate(ordered):
-        y = 34 + _ROW * place
-        color = "backward" if name == marked else "other"
-        plot.add(
-            Text(_NAMES - 8, y + 12, name, anchor="end"),
-            Rect(_NAMES, y, x_at(median) - _NAMES, _ROW - 7, color),
-            Line(((x_at(low), y + 7.5), (x_at(high), y + 7.5)), "text"),
-            Text(x_at(high) + 6, y + 12, f"{median:,.0f} {unit}".rstrip()),
-        )
-    return plot
 
 
 def check_plot_path(path: Path) -> None:

@@ -3,6 +3,11 @@
 While one child runs a round, the others wait for input. The child calls ``serve``. The parent uses
 ``Child``, which adds what the child cannot measure itself: wall time, CPU time and peak memory of
 the child and all of its workers.
+
+Run as a program, this module is the child of `fastload bench load`: one loader, and a consumer that
+computes for a given time per batch.
+
+    python -m fastload._tools.bench.children '{"kind": "fastload", "dataset": "packed", ...}'
 """
 
 from __future__ import annotations
@@ -15,15 +20,16 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from io import TextIOWrapper
 from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
 
 import psutil
+import torch
 
 from fastload.errors import WorkerDied
 
-_CLOCK_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 # Reading the memory of a process holds its map lock for about a millisecond.
 _MEMORY_INTERVAL_S = 0.1
 
@@ -60,12 +66,10 @@ class Child:
         self._stdin = cast("IO[str]", self._process.stdin)
         self._stdout = cast("IO[str]", self._process.stdout)
         self._tree = psutil.Process(self._process.pid)
-        self.ready: dict[str, Any] = {}
 
     def wait(self) -> dict[str, Any]:
         """Waits until the child is ready and returns the facts that it reported."""
-        self.ready = self._receive()
-        return self.ready
+        return self._receive()
 
     def round(self, command: str = "go") -> Round:
         """Runs one round and waits for its end."""
@@ -129,6 +133,8 @@ def serve(make: Callable[[], tuple[dict[str, Any], Callable[[str], dict[str, Any
     """
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
+    # In time, so that the last line of stderr is the error and not what was printed before it.
+    cast("TextIOWrapper", sys.stdout).reconfigure(line_buffering=True)
     facts, run = make()
     print(json.dumps(facts), file=answers, flush=True)
     for line in sys.stdin:
@@ -184,11 +190,110 @@ def _memory_kb(pid: int) -> int:
 
 def cpu_s(root: psutil.Process) -> float:
     """CPU seconds of a process, its living descendants, and the children that it has reaped."""
-    ticks = 0
+    total = 0.0
     for process in _process_tree(root):
-        try:
-            fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(") ")[2].split()
-        except OSError:
-            continue
-        ticks += sum(int(value) for value in fields[11:15])
-    return ticks / _CLOCK_TICKS_PER_S
+        with contextlib.suppress(psutil.NoSuchProcess):
+            times = process.cpu_times()
+            total += times.user + times.system + times.children_user + times.children_system
+    return total
+
+
+def main() -> None:
+    spec = json.loads(sys.argv[1])
+    torch.set_num_threads(1)
+
+    def make() -> tuple[dict[str, Any], Callable[[str], dict[str, Any]]]:
+        batches = endless(make_loader(spec))
+        return {"kind": spec["kind"]}, lambda _: consume(batches, spec)
+
+    serve(make)
+
+
+def make_loader(spec: dict[str, Any]) -> Any:
+    """Makes a fastload loader of the packed dataset, or a torch DataLoader of image files."""
+    size = tuple(spec["size"])
+    if spec["kind"] == "fastload":
+        import fastload
+        from fastload import transforms as T
+
+        return fastload.DataLoader(
+            spec["dataset"],
+            split=spec["split"],
+            batch_size=spec["batch_size"],
+            shuffle=True,
+            drop_last=True,
+            transform=[T.RandomResizedCrop(size), T.HorizontalFlip(), T.Normalize(0.45, 0.225)],
+            fields=(spec["field"],),
+            num_workers=spec["workers"],
+            backend=spec["backend"],
+        )
+    from fastload._tools.bench.load import FolderImages, image_files
+
+    return torch.utils.data.DataLoader(
+        FolderImages(image_files(Path(spec["folder"])), size),
+        spec["batch_size"],
+        shuffle=True,
+        num_workers=spec["workers"],
+        drop_last=True,
+        persistent_workers=spec["workers"] > 0,
+    )
+
+
+def endless(loader: Any) -> Iterator[Any]:
+    """Batches of one epoch after the other.
+
+    The start of an epoch, including the start of its workers, counts as waiting time.
+    """
+    while len(loader):
+        yield from loader
+    raise SystemExit("the dataset has less than one batch: pass a smaller --batch-size")
+
+
+def consume(batches: Iterator[Any], spec: dict[str, Any]) -> dict[str, Any]:
+    """Runs one round of up to ``batches`` batches, after ``warm`` batches that do not count.
+
+    Returns the seconds that each batch took to arrive (``waits_s``) and each step (``steps_s``).
+    """
+    for _ in range(spec["warm"]):
+        next(batches)
+    waits: list[float] = []
+    steps: list[float] = []
+    n = 0
+    family = psutil.Process()
+    cpu = cpu_s(family)
+    begin = last = time.perf_counter()
+    for _ in range(spec["batches"]):
+        requested = time.perf_counter()
+        batch = next(batches)
+        waits.append(time.perf_counter() - requested)
+        images = batch if isinstance(batch, torch.Tensor) else next(iter(batch.values()))
+        n += len(images) * (images.shape[1] if images.dim() == 5 else 1)
+        compute(spec["compute_ms"] / 1e3, busy=spec["busy"])
+        now = time.perf_counter()
+        steps.append(now - last)
+        last = now
+        del batch, images
+        if now - begin > spec["seconds"] and len(steps) >= 3:
+            break
+    return {
+        "waits_s": waits,
+        "steps_s": steps,
+        "n": n,
+        "seconds": last - begin,
+        "cpu_s": cpu_s(family) - cpu,
+    }
+
+
+def compute(seconds: float, *, busy: bool) -> None:
+    """Spends ``seconds``: sleeping, as if a GPU computed, or ``busy`` on the CPU."""
+    if not busy:
+        time.sleep(seconds)
+        return
+    end = time.perf_counter() + seconds
+    square = torch.ones(64, 64)
+    while time.perf_counter() < end:
+        torch.mm(square, square)
+
+
+if __name__ == "__main__":
+    main()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,8 +28,18 @@ from fastload._tools.bench.decode_work import (
     make_decoder,
     usable_backends,
 )
-from fastload._tools.bench.machine import busy_with_others, machine, versions
-from fastload._tools.bench.measure import Pass, Rounds, Spread, number, spread, timed
+from fastload._tools.bench.measure import (
+    Pass,
+    Spread,
+    Tick,
+    ignored,
+    machine,
+    number,
+    run_rounds,
+    spread,
+    timed,
+    versions,
+)
 from fastload.errors import MissingPart
 
 Key = tuple[str, int, str]  # backend, threads, work
@@ -169,10 +180,10 @@ _STAGE_NAMES = {
 def _scaling(gain: float, ideal: float) -> str:
     if gain >= 0.85 * ideal:
         return ", close to linear: more cores would decode more images."
-    if busy_with_others() > 1.2 * available_cpus():
+    if os.getloadavg()[0] > 1.2 * available_cpus():
         return (
             f" (linear: {ideal:g}). Other processes used the CPU, too (load average "
-            f"{busy_with_others():.1f}): measure again on an idle machine."
+            f"{os.getloadavg()[0]:.1f}): measure again on an idle machine."
         )
     return (
         f" (linear: {ideal:g}). The cores share memory bandwidth, caches or execution units, so "
@@ -188,8 +199,9 @@ def measure(
     samples: int,
     threads: Sequence[int],
     backends: Sequence[str] | None,
-    rounds: Rounds[Key],
-    tick: Callable[[int, int], None] | None = None,
+    rounds: int,
+    seconds: float,
+    tick: Tick = ignored,
 ) -> DecodeReport:
     """Measures every available backend with every thread count and work, interleaved."""
     names, missing = usable_backends(backends)
@@ -214,7 +226,7 @@ def measure(
             on_stages = partial(stages.__setitem__, key)
             runs[key] = partial(_pass, images, decoder, work, batches[decoder.device], on_stages)
     try:
-        found = rounds.run(runs, tick=tick)
+        found = run_rounds(runs, rounds=rounds, seconds=seconds, tick=tick)
         last = works[-1].name
         gpu = gpu_figures(n_out[last], {name: runs[name, max(threads), last] for name in names})
     finally:

@@ -16,13 +16,13 @@ from fastload._decode.registry import BACKENDS
 from fastload._load.decode_requests import make_requests
 from fastload._load.decoder import Decoder
 from fastload._load.records import BatchRecords, read_records, shown_sizes
-from fastload._load.spec import SampleScan
+from fastload._load.spec import image_channels
 from fastload._plan.compiler import compile as compile_plan
 from fastload._plan.field_plan import FieldPlan
 from fastload._plan.rows import PlanRows
 from fastload._store.dataset import Dataset
 from fastload._store.record import JPEG, RAW
-from fastload._tools.bench.image_files import image_field
+from fastload._tools.bench.load import image_field
 from fastload.errors import ConfigError, FastloadError
 
 PER_BATCH = 32  # samples per batch; all batches of a pass are in flight at once
@@ -71,12 +71,11 @@ class BenchImages:
     @staticmethod
     def of(dataset: Dataset, *, field: str | None, samples: int) -> BenchImages:
         """Selects up to ``samples`` samples, evenly spread over the dataset, in disk order."""
-        names = [each.name for each in dataset.fields]
-        number = names.index(image_field(dataset, field))
+        number = [each.name for each in dataset.fields].index(image_field(dataset, field))
         count = min(samples, len(dataset))
         if not count:
             raise ConfigError(f"{dataset.path} has no samples to measure")
-        ids = (np.arange(count) * len(dataset) // count).astype(np.int64)
+        ids = dataset.ids.start + (np.arange(count) * len(dataset) // count).astype(np.int64)
         rows = read_records(dataset, ids, check_crc=True).part_rows(number)
         sizes = shown_sizes(rows)
         n_bytes = np.cumsum(sizes[:, 0] * sizes[:, 1] * 3)
@@ -84,7 +83,7 @@ class BenchImages:
         if n_kept < len(rows):
             ids = ids[: max(1, int(rows["sample"][n_kept - 1]))]
             rows = rows[:n_kept]
-        channels = SampleScan(dataset).channels(number)
+        channels = image_channels(dataset, number)
         return BenchImages(dataset, number, ids, channels, len(rows), int(rows["length"].sum()))
 
     def batches(self, work: Work, device: torch.device | str = "cpu") -> list[BenchBatch]:

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
+import os
 import random
-from collections.abc import Callable, Sequence
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,14 +19,102 @@ from fastload._common.formatting import count
 from fastload._common.tables import Table
 from fastload._store.dataset import Dataset
 from fastload._tools.bench.charts import Curve
-from fastload._tools.bench.machine import machine, versions
-from fastload._tools.bench.measure import Spread, number, spread
-from fastload._tools.bench.readers import Run, evict, read_direct, read_runs
+from fastload._tools.bench.measure import Spread, Tick, ignored, machine, number, spread, versions
 from fastload.errors import ConfigError
 
+PIECE = 1 << 20  # bytes per read call
+_DIRECT_PIECE = 4 << 20
+_LIBC = ctypes.CDLL(None, use_errno=True)
 ORDERS = ("sequential", "block-shuffled", "random")
 RAW_READERS = (1, 4)  # some drives need several requests in flight; the faster result counts
 COLD_ENOUGH = 0.01  # share of a file's pages that may be in memory when a cold round begins
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Contiguous bytes of a file: a record, or a block of records."""
+
+    path: Path
+    offset: int
+    length: int
+
+
+def read_direct(paths: Sequence[Path], *, readers: int, most_s: float) -> float:
+    """Reads files sequentially with O_DIRECT, ``readers`` pieces at a time; bytes per second.
+
+    Raises OSError if the file system does not support O_DIRECT.
+    """
+    runs = [
+        Run(path, start, _DIRECT_PIECE)
+        for path in paths
+        for start in range(0, path.stat().st_size, _DIRECT_PIECE)
+    ]
+    return read_runs(runs, readers=readers, most_s=most_s, piece=_DIRECT_PIECE, flags=os.O_DIRECT)
+
+
+def read_runs(
+    runs: Sequence[Run], *, readers: int, most_s: float, piece: int = PIECE, flags: int = 0
+) -> float:
+    """Reads ``runs`` in this order with ``readers`` threads and returns bytes per second.
+
+    Stops after ``most_s`` seconds even if some runs are left. ``flags`` are passed to open.
+    """
+    paths = {run.path for run in runs}
+    files = {path: os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags) for path in paths}
+    pending = iter(runs)
+    lock = threading.Lock()
+    begin = time.perf_counter()
+
+    def read_pending(_: int) -> int:
+        total = 0
+        buffer = memoryview(mmap.mmap(-1, piece))  # O_DIRECT needs page alignment
+        while time.perf_counter() - begin < most_s:
+            with lock:
+                run = next(pending, None)
+            if run is None:
+                break
+            for start in range(0, run.length, piece):
+                view = buffer[: min(piece, run.length - start)]
+                total += os.preadv(files[run.path], [view], run.offset + start)
+        return total
+
+    try:
+        with ThreadPoolExecutor(readers) as pool:
+            n_bytes = sum(pool.map(read_pending, range(readers)))
+        return n_bytes / (time.perf_counter() - begin)
+    finally:
+        for descriptor in files.values():
+            os.close(descriptor)
+
+
+def evict(paths: Sequence[Path]) -> float:
+    """Drops files from the page cache; returns the share of their pages that stays in memory."""
+    pages = resident = 0
+    for path in paths:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fdatasync(descriptor)  # the kernel does not drop dirty pages
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            in_memory = resident_pages(descriptor)
+        finally:
+            os.close(descriptor)
+        resident += sum(in_memory)
+        pages += len(in_memory)
+    return resident / max(pages, 1)
+
+
+def resident_pages(descriptor: int) -> list[bool]:
+    """Which pages of a file are in memory, according to mincore."""
+    size = os.fstat(descriptor).st_size
+    if not size:
+        return []
+    count = -(-size // mmap.PAGESIZE)
+    with mmap.mmap(descriptor, size, prot=mmap.PROT_READ, flags=mmap.MAP_SHARED) as mapped:
+        found = (ctypes.c_ubyte * count)()
+        address = int(np.frombuffer(mapped, np.uint8, 1).__array_interface__["data"][0])
+        if _LIBC.mincore(ctypes.c_void_p(address), ctypes.c_size_t(size), found):
+            raise ConfigError(f"mincore failed: {os.strerror(ctypes.get_errno())}")
+        return [bool(byte & 1) for byte in bytes(found)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,49 +241,20 @@ def places(dataset: Dataset, *, most_bytes: int) -> tuple[list[list[Run]], list[
     """Locates whole blocks of records, about ``most_bytes``, in the shard files.
 
     Returns the records of each block, in disk order, and the files. The blocks are chosen at
-    random, so that a subset of a large dataset still has to seek. LMDB does not report offsets:
-    they follow from the address of a record and the start of the memory map in /proc.
+    random, so that a subset of a large dataset still has to seek.
     """
     blocks: list[list[Run]] = []
-    maps: dict[Path, list[tuple[int, int, int]]] = {}
     total = 0
     for block in np.random.default_rng(0).permutation(len(dataset.blocks)).tolist():
         first, n = dataset.blocks[block].tolist()
-        runs = [_place(dataset, sample_id, maps) for sample_id in range(first, first + n)]
+        reader = dataset.reader(first)
+        runs = [Run(reader.path, *reader.find(sample_id)) for sample_id in range(first, first + n)]
         blocks.append(runs)
         total += sum(run.length for run in runs)
         if total >= most_bytes:
             break
     blocks.sort(key=lambda runs: (str(runs[0].path), runs[0].offset))
     return blocks, sorted({runs[0].path for runs in blocks})
-
-
-def _place(dataset: Dataset, sample_id: int, maps: dict[Path, list[tuple[int, int, int]]]) -> Run:
-    reader = dataset.reader(sample_id)
-    record = np.frombuffer(reader.get(sample_id), np.uint8)
-    if reader.path not in maps:
-        maps[reader.path] = _memory_maps(reader.path)
-    address = int(record.__array_interface__["data"][0])
-    for start, end, offset in maps[reader.path]:
-        if start <= address < end:
-            return Run(reader.path, address - start + offset, len(record))
-    raise ConfigError(f"bench io needs Linux: {reader.path} is not in /proc/self/maps")
-
-
-def _memory_maps(path: Path) -> list[tuple[int, int, int]]:
-    """Start, end and file offset of each mapping of ``path`` in this process."""
-    try:
-        lines = Path("/proc/self/maps").read_text().splitlines()
-    except OSError:
-        return []
-    found = []
-    wanted = str(path.resolve())
-    for line in lines:
-        span, _, offset, _, _, *name = line.split(maxsplit=5)
-        if name and name[0] == wanted:
-            start, end = (int(text, 16) for text in span.split("-"))
-            found.append((start, end, int(offset, 16)))
-    return found
 
 
 def measure(
@@ -201,12 +266,9 @@ def measure(
     rounds: int,
     most_s: float,
     cold: bool = True,
-    tick: Callable[[int, int], None] | None = None,
+    tick: Tick = ignored,
 ) -> IoReport:
-    """Measures every order, number of readers and cache state in turn, and the raw disk.
-
-    The dataset must be closed, because the kernel never drops mapped pages.
-    """
+    """Measures every order, number of readers and cache state in turn, and the raw disk."""
     raw: list[float] = []
     notes: list[str] = []
     resident = 0.0
@@ -230,8 +292,7 @@ def measure(
             elif turn == 0:
                 read_runs(runs, readers=n, most_s=most_s)  # warms the page cache
             found[order, is_cold, n].append(read_runs(runs, readers=n, most_s=most_s))
-            if tick:
-                tick(turn * len(kinds) + place + 1, rounds * len(kinds))
+            tick(turn * len(kinds) + place + 1, rounds * len(kinds))
     if cold and resident > COLD_ENOUGH:
         notes.append(
             f"the cold rows are not cold: {resident:.0%} of the files stayed in memory (another "

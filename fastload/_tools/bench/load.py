@@ -4,20 +4,39 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
+import random
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
 
 from fastload._common.cpus import available_cpus
 from fastload._common.tables import Table
 from fastload._store.dataset import Dataset
+from fastload._store.pixels import decode_image
+from fastload._store.record import DATA, JPEG, PNG
 from fastload._tools.bench.children import Child, Round
-from fastload._tools.bench.image_files import export_images, image_files
-from fastload._tools.bench.machine import machine, versions
-from fastload._tools.bench.measure import Spread, alternating, number, part, spread, thread_counts
+from fastload._tools.bench.measure import (
+    Spread,
+    Tick,
+    alternating,
+    ignored,
+    machine,
+    number,
+    part,
+    spread,
+    thread_counts,
+    versions,
+)
 from fastload.errors import ConfigError, FastloadError
 
+SUFFIXES = (".jpg", ".jpeg", ".png", ".JPEG", ".JPG", ".PNG", ".webp", ".bmp")
+Box = tuple[int, int, int, int]
 HEADINGS = (
     "loader",
     "images/s",
@@ -28,6 +47,89 @@ HEADINGS = (
     "CPU ms/image",
     "memory MB",
 )
+
+
+def image_field(dataset: Dataset, name: str | None) -> str:
+    """Returns ``name`` or the first image field; raises ConfigError if there is no such field."""
+    images = [field.name for field in dataset.fields if field.kind.is_image]
+    if not images or (name is not None and name not in images):
+        raise ConfigError(
+            f"image field {name or ''!r:.40} does not exist in {dataset.path}: "
+            f"its image fields are {', '.join(images) or '(none)'}"
+        )
+    return name or images[0]
+
+
+def export_images(
+    dataset: Dataset, folder: Path, *, field: str | None = None, limit: int | None = None
+) -> int:
+    """Writes the images of up to ``limit`` samples as files and returns the number of files.
+
+    A stored JPEG or PNG is written unmodified. Raw pixels are written as PNG.
+    """
+    field_number = [each.name for each in dataset.fields].index(image_field(dataset, field))
+    n_samples = min(limit or len(dataset), len(dataset))
+    n_files = 0
+    for sample_id in (np.arange(n_samples) * len(dataset) // n_samples).tolist():
+        for image in dataset.record(sample_id).parts:
+            if image.field != field_number or image.role != DATA:
+                continue
+            stem = folder / f"{sample_id:08}-{image.item}"
+            if image.codec in (JPEG, PNG):
+                stem.with_suffix(".jpg" if image.codec == JPEG else ".png").write_bytes(image.data)
+            else:
+                Image.fromarray(decode_image(image).squeeze()).save(stem.with_suffix(".png"))
+            n_files += 1
+    return n_files
+
+
+def image_files(folder: Path) -> list[Path]:
+    """All image files below a folder, sorted; raises ConfigError if there are none."""
+    found = sorted(path for path in folder.rglob("*") if path.suffix in SUFFIXES)
+    if not found:
+        raise ConfigError(f"{folder} contains no image files ({', '.join(SUFFIXES[:4])} ...)")
+    return found
+
+
+class FolderImages(torch.utils.data.Dataset[torch.Tensor]):
+    """Image files decoded by Pillow, augmented like torchvision's reference training.
+
+    With ``crop``: random resized crop and horizontal flip. Without: resized only. Both normalize.
+    """
+
+    def __init__(self, paths: Sequence[Path], size: tuple[int, int], *, crop: bool = True) -> None:
+        self.paths = [str(path) for path in paths]
+        self.size = size
+        self.crop = crop
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        height, width = self.size
+        with Image.open(self.paths[index]) as file:
+            image = file.convert("RGB")
+            box = random_crop(image.width, image.height) if self.crop else None
+            small = image.resize((width, height), Image.Resampling.BILINEAR, box=box)
+        pixels = torch.from_numpy(np.array(small)).permute(2, 0, 1)
+        if self.crop and random.random() < 0.5:
+            pixels = pixels.flip(2)
+        return pixels.float().div_(255).sub_(0.45).div_(0.225)
+
+
+def random_crop(width: int, height: int, *, scale: tuple[float, float] = (0.08, 1.0)) -> Box:
+    """Draws a box (left, top, right, bottom) like torchvision's RandomResizedCrop."""
+    for _ in range(10):
+        area = width * height * random.uniform(*scale)
+        ratio = math.exp(random.uniform(math.log(3 / 4), math.log(4 / 3)))
+        w = round(math.sqrt(area * ratio))
+        h = round(math.sqrt(area / ratio))
+        if 0 < w <= width and 0 < h <= height:
+            x = random.randint(0, width - w)
+            y = random.randint(0, height - h)
+            return x, y, x + w, y + h
+    side = min(width, height)
+    return (width - side) // 2, (height - side) // 2, (width + side) // 2, (height + side) // 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +155,7 @@ class Consumer:
     busy: bool = False  # compute on the CPU; False: sleep, as if a GPU computed
     batches: int = 1000  # a round ends after this many batches ...
     seconds: float = 4.0  # ... or this many seconds
+    split: str | None = None
 
     def check_batch_fits(self, n: int, where: str, what: str) -> None:
         if n < self.batch_size:
@@ -118,6 +221,7 @@ class LoadReport:
         c = self.consumer
         return {
             "dataset": c.dataset,
+            "split": c.split,
             "batch_size": c.batch_size,
             "size": list(c.size),
             "compute_ms": c.compute_ms,
@@ -160,7 +264,7 @@ def measure(
     contestants: Sequence[Contestant],
     *,
     rounds: int,
-    tick: Callable[[int, int], None] | None = None,
+    tick: Tick = ignored,
 ) -> LoadReport:
     """Measures the loaders in turn, each in its own process. A loader that fails is reported."""
     failed: dict[str, str] = {}
@@ -170,7 +274,6 @@ def measure(
             each.name: stack.enter_context(Child(each.name, _command(consumer, each)))
             for each in contestants
         }
-        total = rounds * len(children)
         done = 0
         for turn in range(rounds):
             for name, child in alternating(children.items(), turn):
@@ -182,8 +285,7 @@ def measure(
                 except FastloadError as error:
                     failed[name] = str(error)
                 done += 1
-                if tick:
-                    tick(done, total)
+                tick(done, rounds * len(children))
     rows = [
         _row(each, found[each.name])
         for each in contestants
@@ -224,7 +326,7 @@ def _command(consumer: Consumer, each: Contestant) -> list[str]:
     # worker, fastload three in total.
     warm = max(4, 2 * (each.workers or 0) + 1) if each.kind == "torch" else 4
     spec = {**asdict(each), **asdict(consumer), "warm": warm}
-    return [sys.executable, "-m", "fastload._tools.bench.consume", json.dumps(spec)]
+    return [sys.executable, "-m", "fastload._tools.bench.children", json.dumps(spec)]
 
 
 def _row(each: Contestant, rounds: Sequence[Round]) -> LoadRow:

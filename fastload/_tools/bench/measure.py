@@ -1,14 +1,28 @@
-"""How a figure is measured: interleaved rounds, medians and quartiles, wall time and CPU time."""
+"""How a figure is measured (interleaved rounds, medians and quartiles), and on which machine."""
 
 from __future__ import annotations
 
+import os
+import platform
 import statistics
+import subprocess
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, NamedTuple, TypeVar
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+from fastload._common.cpus import available_cpus
+from fastload._common.native import native_status
+from fastload._version import __version__
 
 Key = TypeVar("Key")
+Tick = Callable[[int, int], None]  # called with the measurements done and their total
+
+
+def ignored(done: int, total: int) -> None:
+    """A ``Tick`` that shows nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,36 +75,28 @@ class Pass(NamedTuple):
     n: int  # images
 
 
-# No slots: Python 3.11 cannot evaluate Rounds[str](...) for a frozen class with slots.
-@dataclass(frozen=True)
-class Rounds(Generic[Key]):
+def run_rounds(
+    contestants: Mapping[Key, Callable[[], int]],
+    *,
+    rounds: int,
+    seconds: float,
+    tick: Tick = ignored,
+) -> dict[Key, list[Pass]]:
     """Runs candidates in turn, so that a slow minute of the machine affects all of them.
 
-    The first round is a warm-up and is not counted. A pass takes at least ``seconds``.
+    Each candidate does its work once per call and returns the number of images. The first round is
+    a warm-up and is not counted. A pass takes at least ``seconds``.
     """
-
-    rounds: int
-    seconds: float
-
-    def run(
-        self,
-        contestants: Mapping[Key, Callable[[], int]],
-        *,
-        tick: Callable[[int, int], None] | None = None,
-    ) -> dict[Key, list[Pass]]:
-        """Each candidate does its work once per call and returns the number of images."""
-        found: dict[Key, list[Pass]] = {key: [] for key in contestants}
-        total = (self.rounds + 1) * len(contestants)
-        done = 0
-        for turn in range(self.rounds + 1):
-            for key in alternating(contestants, turn):
-                measured = timed(contestants[key], at_least_s=self.seconds if turn else 0.0)
-                if turn:
-                    found[key].append(measured)
-                done += 1
-                if tick:
-                    tick(done, total)
-        return found
+    found: dict[Key, list[Pass]] = {key: [] for key in contestants}
+    done = 0
+    for turn in range(rounds + 1):
+        for key in alternating(contestants, turn):
+            measured = timed(contestants[key], at_least_s=seconds if turn else 0.0)
+            if turn:
+                found[key].append(measured)
+            done += 1
+            tick(done, (rounds + 1) * len(contestants))
+    return found
 
 
 def alternating(keys: Iterable[Key], turn: int) -> list[Key]:
@@ -113,3 +119,74 @@ def timed(run: Callable[[], int], *, at_least_s: float = 0.0) -> Pass:
 def thread_counts(cpus: int) -> list[int]:
     """Powers of two below ``cpus``, and ``cpus`` itself."""
     return [*(1 << power for power in range((cpus - 1).bit_length())), cpus]
+
+
+def machine() -> dict[str, str]:
+    """CPU, memory, load average, operating system and GPU."""
+    import psutil
+    import torch
+
+    from fastload._common.cuda import all_names
+
+    found = {
+        "processor": processor(),
+        "cpus": str(available_cpus()),
+        "memory": f"{psutil.virtual_memory().total / 2**30:.0f} GiB",
+        "load": " ".join(f"{x:.1f}" for x in os.getloadavg()),
+        "system": f"{platform.system()} {platform.release()}",
+    }
+    return {**found, "gpu": all_names()} if torch.cuda.is_available() else found
+
+
+def versions(*packages: str) -> dict[str, str]:
+    """Versions of Python, fastload, its native core, torch, NumPy and ``packages``."""
+    return {
+        "python": platform.python_version(),
+        "fastload": __version__,
+        "core": str(native_status()),
+        **{name: package_version(name) for name in ("torch", "numpy", *packages)},
+    }
+
+
+def package_version(name: str) -> str:
+    """The installed version, or 'not installed'."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def commit(folder: Path) -> str:
+    """The commit that is checked out in ``folder``, with a + if files differ; '' outside of git."""
+
+    def git(*arguments: str) -> str:
+        result = subprocess.run(  # noqa: S603
+            ["git", "-C", str(folder), *arguments],  # noqa: S607
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return result.stdout.strip() if result.returncode == 0 else ""
+
+    try:
+        name = git("rev-parse", "--short=12", "HEAD")
+        return name + ("+" if name and git("status", "--porcelain", "--untracked-files=no") else "")
+    except FileNotFoundError:
+        return ""
+
+
+def own_commit() -> str:
+    """The commit of the fastload checkout; '' if fastload is installed from a wheel."""
+    root = Path(__file__).resolve().parents[3]
+    return commit(root) if (root / "benchmarks").is_dir() else ""
+
+
+def in_one_line(found: dict[str, str]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in found.items())
+
+
+def processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith(("model name", "Model")):
+            return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()

@@ -1,35 +1,30 @@
-"""What the rules work on: one run with its accounts, the time still unclaimed, and the rule list.
+"""What the rules work on: one run with its accounts, and the time that no rule has claimed yet.
 
-Each rule is one function. It receives a run and the time that no earlier rule has claimed, and
-returns findings. The order decides which rule claims a second that two of them could explain. Slow
-steps that the trainer named itself (events: checkpoint, evaluation) are claimed before the first
-rule. The rules then run from certain causes to guesses:
-
-====  =================  ==========================================================================
- 20   swapping           slow steps and waits while the host swapped
- 30   data_wait          waiting for data in most steps: loader, disk, CPU
- 40   transfer           copies to the device
- 50   periodic, jitter   slow steps at equal distances; then slow steps without a period
- 60   slow_rank          one rank that the other ranks wait for
- 70   throttled_gpus     GPUs slowed down by heat or power
- 90   host_bound         a GPU that is still idle: the trainer's own Python
-====  =================  ==========================================================================
-
-To add a finding, write one function with ``@rule(order)`` in a module of ``rules/``, and its test.
+A rule is a function in a module of ``rules/``. It receives a run and the unclaimed time and returns
+findings. ``examine.RULES`` lists all rules in order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from fastload._tools.doctor.account import Account, Stall, account, median_of_chunks, own_seconds
+from fastload._tools.doctor.account import (
+    Account,
+    Pause,
+    Stall,
+    account,
+    median_of_chunks,
+    own_seconds,
+)
 from fastload._tools.doctor.finding import INFO, Ceiling, Finding, RunFigures, severity_of
 from fastload._tools.doctor.limits import WARN_SHARE
 from fastload._tools.doctor.runs import Rank, Run
 from fastload._tools.monitor.window import Window
+
+MOST_LOST = 0.99  # share of a run that all findings together lose at most; a ceiling is finite
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +56,7 @@ class Case:
         at_least: str = INFO,
     ) -> Finding:
         """A finding whose share, ceiling and severity follow from the time lost."""
-        lost_s = min(max(lost_s, 0.0), 0.99 * self.total_s)
+        lost_s = min(max(lost_s, 0.0), MOST_LOST * self.total_s)
         share = lost_s / self.total_s
         ceiling = Ceiling(self.it_s / (1 - share), share / (1 - share))
         return Finding(
@@ -74,6 +69,17 @@ class Case:
             ceiling=ceiling if share >= WARN_SHARE else None,
             severity=severity_of(share, at_least=at_least),
         )
+
+    def charged(self, finding: Finding, unclaimed: Unclaimed) -> Finding:
+        """The finding without the seconds that earlier findings lose already."""
+        left_s = max(MOST_LOST * self.total_s - unclaimed.lost_s, 0.0)
+        if finding.lost_s <= left_s:
+            return finding
+        less = self.finding(
+            finding.kind, finding.title, finding.evidence, finding.fix, lost_s=left_s
+        )
+        note = "Other findings lose part of that time already; it is charged once."
+        return replace(less, evidence=(*finding.evidence, note))
 
 
 def case_of(run: Run, window: Window | None) -> Case:
@@ -132,45 +138,11 @@ def figures_of(case: Case) -> RunFigures:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Named:
-    """Stalls that have a name."""
-
-    kind: str
-    name: str  # the event's name, or "probably a checkpoint"
-    period: int  # in steps; 0 without a period
-    phase: int
-    times: int
-    seconds: float  # median duration
-    lost_s: float
-    by_event: bool
-    iters: tuple[int, ...] = ()
-
-
 @dataclass(slots=True)
 class Unclaimed:
     """The time of a run that no rule has claimed yet. Each rule removes what it claims."""
 
     stalls: list[Stall]
     wait_s: float  # data wait that no device work covered
-    named: list[Named] = field(default_factory=list)  # for findings and plots
+    pauses: list[Pause] = field(default_factory=list)  # with a name, for findings and plots
     lost_s: float = 0.0  # claimed by all rules so far
-
-
-Rule = Callable[[Case, Unclaimed], list[Finding]]
-_RULES: list[tuple[int, Rule]] = []
-
-
-def rule(order: int) -> Callable[[Rule], Rule]:
-    """Registers a rule at its position in the order above."""
-
-    def register(function: Rule) -> Rule:
-        _RULES.append((order, function))
-        return function
-
-    return register
-
-
-def registered_rules() -> list[Rule]:
-    """All rules in order; rules with the same number run in the order of their definition."""
-    return [each for _, each in sorted(_RULES, key=lambda pair: pair[0])]

@@ -11,8 +11,8 @@ import numpy as np
 
 from fastload._common import formatting as fmt
 from fastload._common.public import public
-from fastload._tools.doctor.account import WARM_UP_RULE
-from fastload._tools.doctor.case import Case, Named, Unclaimed, case_of, figures_of
+from fastload._tools.doctor.account import WARM_UP_RULE, Pause
+from fastload._tools.doctor.case import Case, case_of, figures_of
 from fastload._tools.doctor.finding import (
     HEALTHY,
     INFO,
@@ -26,12 +26,23 @@ from fastload._tools.doctor.finding import (
     severity_of,
 )
 from fastload._tools.doctor.limits import DATA_SHARE, SAME_BATCH, SAME_SPEED, UTIL_BUSY
-from fastload._tools.doctor.rules import RULES
-from fastload._tools.doctor.rules.gpu import throttling
-from fastload._tools.doctor.rules.steps import by_events
+from fastload._tools.doctor.rules import data, gpu, steps
 from fastload._tools.doctor.runs import Run, mean_of, read_files, samples
 from fastload._tools.monitor.window import Window
 from fastload.errors import ConfigError
+
+# Earlier rules claim the seconds that several could explain: certain causes precede guesses.
+# Slow steps that the trainer named itself (events) are claimed before the first rule.
+RULES = (
+    gpu.swapping,  # slow steps and waits while the host swapped
+    data.data_wait,  # waiting for data in most steps: loader, disk, CPU
+    data.transfer,  # copies to the device
+    steps.periodic,  # slow steps at equal distances
+    steps.jitter,  # slow steps without a period
+    steps.slow_rank,  # one rank that the other ranks wait for
+    gpu.throttled_gpus,  # GPUs slowed down by heat or power
+    gpu.host_bound,  # a GPU that is still idle: the trainer's own Python
+)
 
 
 @public()
@@ -89,8 +100,7 @@ def examine_runs(
 
 
 def study_runs(runs: Sequence[Run], windows: Sequence[Window]) -> list[Study]:
-    pairs = zip_longest(runs, windows[: len(runs)])
-    return [study(case_of(run, window)) for run, window in pairs]
+    return [study(case_of(run, window)) for run, window in zip_longest(runs, windows[: len(runs)])]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,22 +109,21 @@ class Study:
 
     case: Case
     findings: tuple[Finding, ...]
-    named: tuple[Named, ...]
+    pauses: tuple[Pause, ...]
 
 
 def study(case: Case) -> Study:
     """Applies all rules in order. Time that one rule claims is not available to the next."""
-    named, stalls, outside_s = by_events(case, case.stalls)
+    unclaimed, outside_s = steps.by_events(case)
     case = replace(case, total_s=case.total_s + outside_s)
-    unclaimed = Unclaimed(stalls, case.account.wait_s, named)
     findings: list[Finding] = []
     for rule in RULES:
-        found = rule(case, unclaimed)
-        findings += found
-        unclaimed.lost_s += sum(each.lost_s for each in found)
+        for each in rule(case, unclaimed):
+            findings.append(case.charged(each, unclaimed))
+            unclaimed.lost_s += findings[-1].lost_s
     lost_s = unclaimed.lost_s or 1.0
     shares = tuple(replace(each, of_lost=each.lost_s / lost_s) for each in findings)
-    return Study(case, shares, tuple(unclaimed.named))
+    return Study(case, shares, tuple(unclaimed.pauses))
 
 
 def compare(first: RunFigures, other: RunFigures) -> Finding:
@@ -180,9 +189,10 @@ def _verdict(findings: Sequence[Finding], figures: RunFigures) -> str:
         return f"{findings[0].state}: {findings[0].title}.{cause}"
     if not causes:
         return _healthy(figures, findings[0] if findings else None)
-    total = sum(each.share for each in findings)
+    same_run = [each for each in findings if each.run == causes[0].run]
+    total = sum(each.share for each in same_run)
     together = ""
-    fixable = [each for each in causes[1:] if each.lost_s]
+    fixable = [each for each in causes[1:] if each.lost_s and each in same_run]
     if fixable and causes[0].ceiling and total < 0.95:
         fixed = "both" if len(fixable) == 1 else f"all {len(fixable) + 1}"
         ceiling = Ceiling(figures.it_s / (1 - total), total / (1 - total))
@@ -244,15 +254,15 @@ def _window_only(windows: Sequence[Window]) -> Diagnosis[RecordedRuns]:
         raise ConfigError(
             "nothing to examine: expected metrics.jsonl, or a window.json with GPU samples, or both"
         )
-    findings = [each for window in windows for each in throttling(window)]
-    for gpu in gpus:
-        util = mean_of(samples(gpu.series["util"]))
+    findings = [each for window in windows for each in gpu.throttling(window)]
+    for each in gpus:
+        util = mean_of(samples(each.series["util"]))
         idle = 1 - util / 100
         if util < UTIL_BUSY:
             findings.append(
                 Finding(
                     "gpu-idle",
-                    f"GPU {gpu.index} is idle {fmt.percent(idle)} of the time",
+                    f"GPU {each.index} is idle {fmt.percent(idle)} of the time",
                     (f"Its utilization is {util:.0f} % (limit {UTIL_BUSY:.0f} %).",),
                     "Record the steps with fastload.StepProbe and pass metrics.jsonl as well; this "
                     "window cannot explain why the GPU waits.",

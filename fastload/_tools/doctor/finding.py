@@ -53,6 +53,7 @@ KINDS = {
     "comparison": Kind("Comparison", compares_runs=True),
     # loaders
     "decoding": Kind("Slow decoding"),
+    "no-workers": Kind("num_workers=0"),
     "workers": Kind("Too few workers"),
     "threads": Kind("Too few threads"),
     "float-images": Kind("Float images"),

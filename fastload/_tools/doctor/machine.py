@@ -18,6 +18,8 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
+import psutil
+
 from fastload._common.cpus import available_cpus
 from fastload._common.native import native_status
 from fastload._common.nvml import Gpu, close_gpus, driver_version, open_gpus
@@ -102,29 +104,26 @@ def check_machine(data: str | os.PathLike[str] | None = None) -> Machine:
     """Checks cores, memory, disk (of the folder ``data``), GPU and decoders."""
     gpus: list[Gpu] = []
     gpu = _safely("GPU", lambda: gpu_checks(gpus))  # first: the other checks use the GPU count
-    has_gpu = bool(gpus)
-    before = [
-        ("cores", lambda: [cores_check(n_gpus=max(len(gpus), 1))]),
-        ("RAM", lambda: [ram_check()]),
-        ("swap", lambda: [swap_check()]),
-        (SHM, lambda: [shm_check()]),
-        ("disk", lambda: [disk_check(None if data is None else Path(data))]),
-    ]
-    after = [
-        ("torch", lambda: [torch_check(has_gpu)]),
-        ("native core", lambda: [native_check()]),
-        ("backends", lambda: backend_checks(has_gpu=has_gpu)),
-    ]
-    parts = [*(_safely(*each) for each in before), gpu, *(_safely(*each) for each in after)]
-    return Machine(tuple(check for part in parts for check in part))
+    return Machine(
+        (
+            *_safely("cores", lambda: [cores_check(n_gpus=max(len(gpus), 1))]),
+            *_safely("RAM", lambda: [ram_check()]),
+            *_safely("swap", lambda: [swap_check()]),
+            *_safely(SHM, lambda: [shm_check()]),
+            *_safely("disk", lambda: [disk_check(None if data is None else Path(data))]),
+            *gpu,
+            *_safely("torch", lambda: [torch_check(bool(gpus))]),
+            *_safely("native core", lambda: [native_check()]),
+            *_safely("backends", lambda: backend_checks(has_gpu=bool(gpus))),
+        )
+    )
 
 
 def _safely(name: str, check: Callable[[], Sequence[Check]]) -> Sequence[Check]:
     try:
         return check()
     except FAILURES as error:
-        found = f"this check failed: {type(error).__name__}: {str(error)[:100]}"
-        return [Check(name, WARN, found)]
+        return [Check(name, WARN, f"this check failed: {type(error).__name__}: {error!s:.100}")]
 
 
 def _judge(name: str, found: str, *cases: tuple[bool, str, str]) -> Check:
@@ -142,11 +141,8 @@ def cores_check(*, n_gpus: int = 1) -> Check:
     found = f"{cores} for this job"
     if cores < machine_cores:
         found += f" of {machine_cores} in the machine (affinity or container quota)"
-    try:
-        load = os.getloadavg()[0]
-        found += f", load {load:.1f}"
-    except (OSError, AttributeError):
-        load = 0.0
+    load = os.getloadavg()[0]
+    found += f", load {load:.1f}"
     return _judge(
         "cores",
         found,
@@ -179,8 +175,6 @@ def memory_limit(*, root: Path = Path("/")) -> int | None:
 
 
 def ram_check(*, root: Path = Path("/")) -> Check:
-    import psutil
-
     memory = psutil.virtual_memory()
     free = int(memory.available)
     limit = memory_limit(root=root)
@@ -207,8 +201,6 @@ def ram_check(*, root: Path = Path("/")) -> Check:
 
 
 def swap_check() -> Check:
-    import psutil
-
     swap = psutil.swap_memory()
     ram = psutil.virtual_memory().total
     found = f"{swap.used / GIB:.1f} of {swap.total / GIB:.1f} GiB used"
@@ -299,7 +291,7 @@ def native_check() -> Check:
 
 def backend_checks(*, has_gpu: bool) -> list[Check]:
     """One check per GPU decode backend."""
-    from fastload._decode.gpu.requirements import all_requirements
+    from fastload._decode.gpu.base import all_requirements
 
     return [
         backend_check(name, needs.module, has_gpu=has_gpu)
@@ -441,13 +433,13 @@ def read(files: list[Path], *, piece: int, shuffled: bool) -> Reading:
 
 
 def _read_piece(path: Path, offset: int, buffer: mmap.mmap, wanted: int) -> tuple[int, bool]:
-    for flag in (getattr(os, "O_DIRECT", 0), 0):
+    for flag in (os.O_DIRECT, 0):
         try:
             file = os.open(path, os.O_RDONLY | flag)
         except OSError:  # tmpfs and some network file systems do not support O_DIRECT
             continue
         try:
-            if not flag and hasattr(os, "posix_fadvise"):
+            if not flag:
                 os.posix_fadvise(file, offset, wanted, os.POSIX_FADV_DONTNEED)
             with memoryview(buffer) as view, view[:wanted] as part:
                 return os.preadv(file, [part], offset), bool(flag)
@@ -460,8 +452,6 @@ def _read_piece(path: Path, offset: int, buffer: mmap.mmap, wanted: int) -> tupl
 
 def file_system(folder: Path) -> str:
     """Type of the file system that holds a folder: that of the longest matching mount point."""
-    import psutil
-
     here = str(folder.resolve())
     mounts = [
         (len(part.mountpoint), part.fstype)

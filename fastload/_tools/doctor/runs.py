@@ -233,15 +233,20 @@ def _rank(rank: int, rows: list[StepRow], heads: list[RunRow]) -> Rank:
         _columns([{name: span.max for name, span in row.data_probe.items()} for row in rows]),
         np.where(np.isfinite(n_samples), n_samples, rate * step * steps),
         column("swap_bytes", _MAX_AMOUNT),
-        tuple(
-            tuple(
-                SlowStep(number, took, min(max(wait, 0.0), took))
-                for number, took, wait in row.slow
-                if 0 < took < MAX_SECONDS and row.iter - row.steps < number <= row.iter
-            )
-            for row in rows
-        ),
+        tuple(map(_slow_steps, rows)),
     )
+
+
+def _slow_steps(row: StepRow) -> tuple[SlowStep, ...]:
+    """The slow steps of a row; none if they take longer than the row itself."""
+    slow = {
+        number: SlowStep(number, took, min(max(wait, 0.0), took))
+        for number, took, wait in row.slow
+        if 0 < took < MAX_SECONDS and row.iter - row.steps < number <= row.iter
+    }
+    rounding = 1e-3 * row.steps
+    row_s = row.steps * (row.iter_time or 0.0) + rounding
+    return tuple(slow.values()) if sum(each.iter_time for each in slow.values()) <= row_s else ()
 
 
 def _sessions(last: Ints, time: Floats, heads: list[RunRow]) -> Ints:

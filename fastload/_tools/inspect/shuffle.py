@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from fastload._common.tables import Row, Section
 from fastload._order.epoch_order import WINDOW, BlockOrder
 from fastload._order.mixing import Mixing, measure_mixing
-from fastload._store.dataset import SPLIT, Dataset
+from fastload._store.dataset import Dataset
+from fastload._store.fields import SPLIT
 from fastload._store.kinds import INT, MISSING_INT
 
 # Scores relative to a random permutation.
@@ -52,8 +53,7 @@ class ShuffleQuality:
         )
 
     def sections(self) -> list[Section]:
-        head = f"{'as packed':>12}{'epoch 0':>12}{'ideal':>12}"
-        rows = [Row("", head)]
+        rows = [Row("", f"{'as packed':>12}{'epoch 0':>12}{'ideal':>12}")]
         if self.label and self.packed.n_classes > 1:
             name = f"class mixture, batch of {self.packed.batch_size}"
             rows.append(Row(name, _line(self.packed.batch_mixture, self.epoch.batch_mixture)))
@@ -138,9 +138,12 @@ def spread_stretches(n: int, *, batch_size: int, limit: int) -> list[tuple[int, 
 def _measure(dataset: Dataset, ids: NDArray[np.int64], *, label: str, batch_size: int) -> Mixing:
     # The expected value of a random permutation depends on the number of positions, so source
     # positions are scaled to the number of measured samples.
-    places = dataset.column("_source_index")[ids] * len(ids) // max(1, len(dataset))
+    column = dataset.column("_source_index")
+    first = column.min(initial=2**62)
+    span = column.max(initial=0) - first + 1  # a split may be anywhere in the source
+    places = (column[ids] - first) * len(ids) // max(1, span)
     return measure_mixing(
-        places, dataset.column(label)[ids] if label else None, batch_size=batch_size
+        places, dataset.column_rows(label)[ids] if label else None, batch_size=batch_size
     )
 
 
@@ -159,7 +162,7 @@ def label_field(dataset: Dataset) -> str:
 
 
 def _has_values(dataset: Dataset, name: str) -> bool:
-    column = dataset.column(name)
+    column = dataset.column_rows(name)
     return any(
         (column[start : start + LIMIT] != MISSING_INT).any()
         for start in range(0, len(column), LIMIT)

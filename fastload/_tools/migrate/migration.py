@@ -34,6 +34,8 @@ class Migration:
         loader_code: Python code that creates the fastload loader.
         transforms: Each transform and its fastload equivalent.
         notes: What differs, and what is left to do.
+        refused: What cannot be translated, and why. ``loader_code`` raises NotImplementedError
+            with these reasons until you remove that line.
 
     Examples:
         >>> migration = fastload.migrate(loader)
@@ -46,11 +48,12 @@ class Migration:
     loader_code: str
     transforms: tuple[Translated, ...]
     notes: tuple[str, ...]
+    refused: tuple[str, ...] = ()
 
     @property
     def complete(self) -> bool:
-        """Whether every transform has an equivalent."""
-        return not any(each.lost for each in self.transforms)
+        """Whether everything has an equivalent."""
+        return not self.refused
 
     def as_json(self) -> dict[str, object]:
         """Returns dicts, lists and strings."""
@@ -58,6 +61,7 @@ class Migration:
             **asdict(self),
             "transforms": [each.as_json() for each in self.transforms],
             "notes": list(self.notes),
+            "refused": list(self.refused),
             "complete": self.complete,
         }
 
@@ -77,6 +81,8 @@ class Migration:
             becomes = each.code or ("no equivalent" if each.lost else "not needed")
             note = f"  ({each.note})" if each.note else ""
             lines.append(f"  {each.was:{width}}  {becomes}{note}")
+        if self.refused:
+            lines += ["", *(f"Refused: {each}" for each in self.refused)]
         if self.notes:
             lines += ["", *(f"Note: {each}" for each in self.notes)]
         return "\n".join(lines)
@@ -113,18 +119,28 @@ def migrate(loader: torch.utils.data.DataLoader[Any], *, dest: str = "packed") -
     transform = _transform_of(loader.dataset)
     translated = translate(transform)
     arguments, notes = _other_arguments(loader)
-    if pack.rgb or wants_gray(transform):
-        arguments["color"] = repr("gray" if wants_gray(transform) else "rgb")
-    notes += _transform_notes(loader.dataset, translated, listed=pack.rgb)
+    color = "gray" if wants_gray(transform) else pack.color
+    if color:
+        arguments["color"] = repr(color)
+    size_notes, refused = _check_transforms(loader.dataset, translated)
+    refused = [
+        *([pack.refused] if pack.refused else []),
+        *(f"{each.was}: {each.note}" for each in translated if each.lost),
+        *refused,
+    ]
     return Migration(
         command=pack.command,
         pack_code=pack.code,
         torch_code=_torch_code(loader, order),
         loader_code=_loader_code(
-            dest, {**order.arguments, **arguments}, [each.code for each in translated if each.code]
+            dest,
+            {**order.arguments, **arguments},
+            [each.code for each in translated if each.code],
+            refused,
         ),
         transforms=tuple(translated),
-        notes=(*pack.notes, *order.notes, *notes),
+        notes=(*pack.notes, *order.notes, *notes, *size_notes),
+        refused=tuple(refused),
     )
 
 
@@ -136,18 +152,21 @@ class _Order:
         self.torch: dict[str, str] = {}
         self.notes: list[str] = []
         self.uses_ids = False
-        if loader.batch_sampler is not None and type(loader.batch_sampler) is not BatchSampler:
-            self._keep("batch_sampler", loader.batch_sampler)
+        batches = loader.batch_sampler
+        if batches is not None and type(batches) is not BatchSampler:
+            self._keep("batch_sampler", batches)
             return
-        self._both("batch_size", repr(loader.batch_size))
-        if loader.drop_last:
+        # torch resets batch_size, drop_last and sampler of a loader that is given a batch_sampler.
+        given = loader if batches is None else batches
+        self._both("batch_size", repr(given.batch_size))
+        if given.drop_last:
             self._both("drop_last", "True")
         if isinstance(loader.dataset, torch.utils.data.IterableDataset):
             self.notes.append(
                 "an IterableDataset is not shuffled; add shuffle=True if it should be"
             )
         else:
-            self._sampler(loader.sampler)
+            self._sampler(given.sampler)
 
     def _sampler(self, sampler: Any) -> None:
         if (
@@ -156,6 +175,8 @@ class _Order:
             and sampler._num_samples is None
         ):
             self._both("shuffle", "True")
+            if sampler.generator is not None:
+                self.arguments["seed"] = repr(sampler.generator.initial_seed() % 2**63)
         elif isinstance(sampler, DistributedSampler):
             options = {
                 "shuffle": sampler.shuffle,
@@ -168,6 +189,13 @@ class _Order:
                 "DistributedSampler is not needed: the loader detects rank and world size and "
                 "counts epochs"
             )
+            if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+                self.arguments["rank"] = repr(sampler.rank)
+                self.arguments["world_size"] = repr(sampler.num_replicas)
+                self.notes.append(
+                    "rank and world_size are those of your sampler, because torch.distributed is "
+                    "not initialized here; omit them under torchrun"
+                )
         elif type(sampler) is not SequentialSampler:
             self._keep("sampler", sampler)
 
@@ -223,17 +251,18 @@ def _transform_of(dataset: Any) -> object:
     return found[0][1] if found else None
 
 
-def _transform_notes(dataset: Any, translated: Sequence[Translated], *, listed: bool) -> list[str]:
-    """Reports problems of the list as a whole: does it compile, and is there one output size?"""
+def _check_transforms(
+    dataset: Any, translated: Sequence[Translated]
+) -> tuple[list[str], list[str]]:
+    """Checks the list as a whole; returns notes and reasons why it is not equivalent."""
     from fastload._plan.compiler import compile
 
     notes: list[str] = []
-    parts = [part for _, part in innermost(dataset)]
+    refused: list[str] = []
     codes = [each.code for each in translated]
+    parts = (part for _, part in innermost(dataset))
     if any([each.code for each in translate(_transform_of(part))] != codes for part in parts):
-        notes.append("the parts of this dataset have different transforms; only the first is used")
-    if listed and any(getattr(part, "target_transform", None) is not None for part in parts):
-        notes.append("target_transform is omitted: apply it before packing or to the batch")
+        refused.append("the parts of this dataset have different transforms: migrate each of them")
     try:
         if compile([each.call.make() for each in translated if each.call]).size is None:
             notes.append(
@@ -241,8 +270,8 @@ def _transform_notes(dataset: Any, translated: Sequence[Translated], *, listed: 
                 "unless all images have the same size"
             )
     except ConfigError as error:
-        notes.append(f"the translated transforms are invalid: {error}")
-    return notes
+        refused.append(f"the translated transforms are invalid: {error}")
+    return notes, refused
 
 
 def _torch_code(loader: torch.utils.data.DataLoader[Any], order: _Order) -> str:
@@ -252,11 +281,18 @@ def _torch_code(loader: torch.utils.data.DataLoader[Any], order: _Order) -> str:
     return f"loader = torch.utils.data.DataLoader(dataset, {arguments})"
 
 
-def _loader_code(dest: str, arguments: dict[str, str], transforms: list[str]) -> str:
+def _loader_code(
+    dest: str, arguments: dict[str, str], transforms: list[str], refused: list[str]
+) -> str:
     """Returns the imports and the call, with one argument per line."""
     lines = [repr(dest), *(f"{name}={value}" for name, value in arguments.items())]
     if transforms:
         steps = ",\n        ".join(transforms)
         lines.append(f"transform=[\n        {steps},\n    ]")
-    imports = "import fastload\n" + ("from fastload import transforms as T\n" if transforms else "")
-    return imports + "\nloader = fastload.DataLoader(\n    " + ",\n    ".join(lines) + ",\n)"
+    code = "import fastload\n" + ("from fastload import transforms as T\n" if transforms else "")
+    if refused:
+        code += (
+            "\n# The loader below is not equivalent. Remove this line when you have solved it.\n"
+            f"raise NotImplementedError({'; '.join(refused)!r})\n"
+        )
+    return code + "\nloader = fastload.DataLoader(\n    " + ",\n    ".join(lines) + ",\n)"

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 _BATCH = "apply it to the batches of the loader"
-_NO_MAX_SIZE = "max_size has no equivalent: the longer side is not limited"
 _UNNEEDED = {
-    "ToTensor",
     "PILToTensor",
     "ToImage",
     "ToImageTensor",
@@ -21,7 +19,8 @@ _UNNEEDED = {
     "Identity",
     "ToPILImage",
 }
-_GEOMETRIC = {"RandomPerspective", "ElasticTransform", "Pad"}
+_GEOMETRIC = {"RandomPerspective", "ElasticTransform"}
+_FLIPS = {"HorizontalFlip", "VerticalFlip"}  # equal padding on all sides commutes with them
 _FILTERS = {
     "bilinear": "",
     "2": "",
@@ -39,6 +38,7 @@ class TransformCall:
     name: str
     arguments: tuple[object, ...] = ()
     options: dict[str, object] = field(default_factory=dict)
+    note: str = field(default="", compare=False)  # how it differs from the original
 
     @property
     def code(self) -> str:
@@ -74,26 +74,56 @@ class Translated:
         return {"was": self.was, "code": self.code, "note": self.note, "lost": self.lost}
 
 
-@dataclass(frozen=True, slots=True)
-class _Match:
-    """The result of a converter. A note without a call means that there is no equivalent."""
-
-    call: TransformCall | None = None
-    note: str = ""
+# The equivalent of a transform, None if it is not needed, or why there is no equivalent.
+_Match = TransformCall | str | None
+_Step = tuple[str, TransformCall]  # part of a preset, and its equivalent
+_FLOAT32 = TransformCall("ToDtype", ("float32",))
 
 
 def translate(transform: object) -> list[Translated]:
-    """Translates each part of a transform in order. Compose is flattened."""
-    parts = list(_parts(transform))
-    found = [_translate_one(each) for each in parts]
-    calls = [each.call for each in found if each.call]
-    if any(_name(each) == "Normalize" for each in parts):
-        # Normalize converts to float32 itself.
-        return [Translated(each.was) if _makes_float32(each.call) else each for each in found]
-    to_tensor = next((i for i, each in enumerate(parts) if _name(each) == "ToTensor"), None)
-    if to_tensor is not None and not any(call.name == "ToDtype" for call in calls):
-        # ToTensor converts to float32 in 0..1.
-        found[to_tensor] = Translated(found[to_tensor].was, TransformCall("ToDtype", ("float32",)))
+    """Translates each part of a transform in order. Compose and presets are split into parts."""
+    found = _fold_padding([each for part in _parts(transform) for each in _translate_one(part)])
+    names = [each.call.name if each.call else "" for each in found]
+    # Normalize converts to float32 itself, and the last conversion decides.
+    last = None if "Normalize" in names else _last(names, "ToDtype")
+    return [
+        Translated(each.was)
+        if each.call
+        and each.call.name == "ToDtype"
+        and place != last
+        and (last is not None or each.call == _FLOAT32)
+        else each
+        for place, each in enumerate(found)
+    ]
+
+
+def _last(names: list[str], name: str) -> int | None:
+    return max((place for place, each in enumerate(names) if each == name), default=None)
+
+
+def _fold_padding(found: list[Translated]) -> list[Translated]:
+    """Makes each Pad an option of the RandomCrop that follows it; any other Pad is lost."""
+    for place, each in enumerate(found):
+        if each.call is None or each.call.name != "Pad":
+            continue
+        later = range(place + 1, len(found))
+        target = next((i for i in later if (c := found[i].call) and c.name not in _FLIPS), place)
+        crop = found[target].call
+        if crop is None or crop.name != "RandomCrop":
+            note = f"padding is only supported before RandomCrop; {_BATCH}"
+            found[place] = Translated(each.was, note=note, lost=True)
+            continue
+        pad = each.call.options["pad"]
+        fill = each.call.options["fill"]
+        own_pad = crop.options.get("pad", 0)
+        if own_pad and crop.options.get("fill", 0) != fill:
+            note = "the padding has another color than that of RandomCrop, which has no equivalent"
+            found[place] = Translated(each.was, note=note, lost=True)
+            continue
+        options = {**crop.options, "pad": pad + own_pad, **({"fill": fill} if fill else {})}  # type: ignore[operator]
+        merged = TransformCall("RandomCrop", crop.arguments, options)
+        found[target] = Translated(found[target].was, merged, found[target].note)
+        found[place] = Translated(each.was, note="pad= of RandomCrop")
     return found
 
 
@@ -103,10 +133,6 @@ def wants_gray(transform: object) -> bool:
         _name(each) == "Grayscale" and getattr(each, "num_output_channels", 1) == 1
         for each in _parts(transform)
     )
-
-
-def _makes_float32(call: TransformCall | None) -> bool:
-    return call is not None and call.name == "ToDtype" and call.arguments == ("float32",)
 
 
 def _parts(transform: object) -> Iterator[object]:
@@ -124,63 +150,106 @@ def _parts(transform: object) -> Iterator[object]:
         yield transform
 
 
-def _translate_one(each: object) -> Translated:
+def _translate_one(each: object) -> list[Translated]:
     name = _name(each)
     was = _described(each)
     if name in _UNNEEDED:
-        return Translated(was)
+        return [Translated(was)]
     if name in _GEOMETRIC:
-        return Translated(was, note=f"not supported; {_BATCH}", lost=True)
-    convert = _CONVERTERS.get(name)
-    if convert is None:
-        return Translated(was, note=f"unknown transform; {_BATCH}", lost=True)
+        return [Translated(was, note=f"not supported; {_BATCH}", lost=True)]
     try:
+        if name in _PRESETS:
+            return [
+                Translated(f"{name}: {part}", call, call.note)
+                for part, call in _PRESETS[name](each)
+            ]
+        convert = _CONVERTERS.get(name)
+        if convert is None:
+            return [Translated(was, note=f"unknown transform; {_BATCH}", lost=True)]
         match = convert(each)
     except (AttributeError, TypeError, ValueError, IndexError):
         # The class has the name of a torchvision transform but other attributes.
-        return Translated(was, note=f"unknown attributes; {_BATCH}", lost=True)
-    return Translated(was, match.call, match.note, lost=match.call is None and bool(match.note))
+        return [Translated(was, note=f"unknown attributes; {_BATCH}", lost=True)]
+    if isinstance(match, str):
+        return [Translated(was, note=match, lost=True)]
+    return [Translated(was, match, match.note if match else "")]
+
+
+def _classification_preset(each: Any) -> Iterator[_Step]:
+    """``weights.transforms()`` of a torchvision classifier."""
+    *resize, normalize = _segmentation_preset(each)
+    yield from resize
+    yield "center crop", TransformCall("CenterCrop", (_size(each.crop_size),))
+    yield normalize
+
+
+def _segmentation_preset(each: Any) -> Iterator[_Step]:
+    if each.resize_size is not None:
+        yield "resize", _resized(each, each.resize_size)
+    yield "normalize", TransformCall("Normalize", (_numbers(each.mean), _numbers(each.std)))
+
+
+def _detection_preset(_: Any) -> Iterator[_Step]:
+    yield "to float", _FLOAT32
 
 
 def _resize(each: Any) -> _Match:
-    size = _listed(each.size)
-    options, note = _filter(each)
     if getattr(each, "max_size", None) is not None:
-        note = f"{note}; {_NO_MAX_SIZE}" if note else _NO_MAX_SIZE
-    if len(size) == 1:
-        return _Match(TransformCall("Resize", (), {"shorter": size[0], **options}), note)
-    return _Match(TransformCall("Resize", (size[0], size[1]), options), note)
+        return "max_size has no equivalent: the longer side would not be limited"
+    return _resized(each, each.size)
+
+
+def _resized(each: Any, size: Any) -> TransformCall:
+    """One number is the size of the shorter side."""
+    sides = _listed(size)
+    options, note = _filter(each)
+    if len(sides) == 1:
+        return TransformCall("Resize", (), {"shorter": sides[0], **options}, note)
+    return TransformCall("Resize", (sides[0], sides[1]), options, note)
 
 
 def _random_resized_crop(each: Any) -> _Match:
     options, note = _filter(each)
     ranges = _non_default(each, scale=(0.08, 1.0), ratio=(3 / 4, 4 / 3))
-    call = TransformCall("RandomResizedCrop", (_size(each.size),), {**ranges, **options})
-    return _Match(call, note)
+    return TransformCall("RandomResizedCrop", (_size(each.size),), {**ranges, **options}, note)
 
 
 def _random_crop(each: Any) -> _Match:
-    sides = set(_listed(getattr(each, "padding", None) or 0))
-    notes = []
+    padding = _padding(each) if getattr(each, "padding", None) else {}
+    if isinstance(padding, str):
+        return padding
+    if not padding.get("pad"):
+        padding = {}
+    return TransformCall(
+        "RandomCrop", (_size(each.size),), {k: v for k, v in padding.items() if v != 0}
+    )
+
+
+def _pad(each: Any) -> _Match:
+    padding = _padding(each)
+    # Not a transform of fastload: _fold_padding makes it an option of RandomCrop.
+    return padding if isinstance(padding, str) else TransformCall("Pad", (), padding)
+
+
+def _padding(each: Any) -> dict[str, object] | str:
+    """Returns pad and fill, or why they have no equivalent."""
+    sides = set(_listed(each.padding))
     if len(sides) > 1:
-        notes.append("the padding differs by side: the largest is used")
+        return "padding that differs by side has no equivalent"
     if getattr(each, "padding_mode", "constant") != "constant":
-        notes.append(
-            f"padding_mode={each.padding_mode!r} has no equivalent: padding has a constant color"
-        )
-    options: dict[str, object] = {"pad": max(sides)} if max(sides) else {}
+        return f"padding_mode={each.padding_mode!r} has no equivalent"
     fill = getattr(each, "fill", 0)
-    if fill and not isinstance(fill, dict):
-        options["fill"] = _numbers(fill) if isinstance(fill, list | tuple) else fill
-    return _Match(TransformCall("RandomCrop", (_size(each.size),), options), "; ".join(notes))
+    if isinstance(fill, dict):
+        return "fill by type has no equivalent"
+    return {"pad": sides.pop(), "fill": _one_or_many("fill", fill or 0).get("fill", 0)}
 
 
 def _affine(each: Any) -> _Match:
     """Converts RandomAffine and RandomRotation."""
     if getattr(each, "expand", False) or getattr(each, "center", None) is not None:
-        return _Match(
-            note="expand and center have no equivalent: images rotate about their center and "
-            "keep their size"
+        return (
+            "expand and center have no equivalent: images rotate about their center and keep "
+            "their size"
         )
     options: dict[str, object] = {}
     for name in ("translate", "scale", "shear"):
@@ -190,23 +259,21 @@ def _affine(each: Any) -> _Match:
     options |= _one_or_many("fill", getattr(each, "fill", None) or 0)
     mode = _interpolation(each)
     note = "" if mode in ("bilinear", "2") else f"{mode} has no equivalent: bilinear is used"
-    return _Match(TransformCall("RandomAffine", (_numbers(_range(each.degrees)),), options), note)
+    return TransformCall("RandomAffine", (_numbers(_range(each.degrees)),), options, note)
 
 
 def _color_jitter(each: Any) -> _Match:
     neutral = {"brightness": 1.0, "contrast": 1.0, "saturation": 1.0, "hue": 0.0}
     amounts = {name: _amount(getattr(each, name, None), value) for name, value in neutral.items()}
     given = {name: value for name, value in amounts.items() if value is not None}
-    if not given:
-        return _Match()
     note = "applied in this order; torchvision uses a random order"
-    return _Match(TransformCall("ColorJitter", (), given), note)
+    return TransformCall("ColorJitter", (), given, note) if given else None
 
 
 def _grayscale(each: Any) -> _Match:
     if getattr(each, "num_output_channels", 1) == 3:
-        return _Match(TransformCall("Grayscale", (), {"p": 1.0}))
-    return _Match()  # replaced by color="gray" of the loader
+        return TransformCall("Grayscale", (), {"p": 1.0})
+    return None  # replaced by color="gray" of the loader
 
 
 def _blur(each: Any) -> _Match:
@@ -216,60 +283,65 @@ def _blur(each: Any) -> _Match:
         if len(set(kernel)) == 1
         else f"kernel_size={tuple(kernel)} has no equivalent: a square kernel is used"
     )
-    call = TransformCall("GaussianBlur", (max(kernel),), {"sigma": _numbers(each.sigma)})
-    return _Match(call, note)
+    return TransformCall("GaussianBlur", (max(kernel),), {"sigma": _numbers(each.sigma)}, note)
 
 
 def _erasing(each: Any) -> _Match:
     if isinstance(each.value, str) or each.value is None:
-        return _Match(note=f"value={each.value!r} (noise) has no equivalent; use a number")
+        return f"value={each.value!r} (noise) has no equivalent; use a number"
     ranges = _non_default(each, scale=(0.02, 0.33), ratio=(0.3, 3.3))
     options = {"p": each.p, **ranges, **_one_or_many("value", each.value)}
-    return _Match(TransformCall("RandomErasing", (), options))
+    return TransformCall("RandomErasing", (), options)
 
 
 def _to_dtype(each: Any) -> _Match:
     name = str(getattr(each, "dtype", "float32")).removeprefix("torch.")
     if name not in _DTYPES:
-        return _Match(note=f"dtype={name:.40} has no equivalent")
+        return f"dtype={name:.40} has no equivalent"
     scaled = getattr(each, "scale", True) or name == "uint8"
-    return _Match(TransformCall("ToDtype", (name,), {} if scaled else {"scale": False}))
+    return TransformCall("ToDtype", (name,), {} if scaled else {"scale": False})
 
 
 def _random_apply(each: Any) -> _Match:
     """Converts RandomApply of one color transform to that transform with ``p``."""
-    inner = [_translate_one(part) for part in each.transforms]
+    inner = [one for part in each.transforms for one in _translate_one(part)]
     calls = [part.call for part in inner if part.call]
     if len(calls) != 1 or calls[0].name not in ("ColorJitter", "GaussianBlur"):
-        return _Match(note="RandomApply is only supported with one ColorJitter or GaussianBlur")
-    call = TransformCall(calls[0].name, calls[0].arguments, {**calls[0].options, "p": each.p})
-    return _Match(call, inner[0].note)
+        return "RandomApply is only supported with one ColorJitter or GaussianBlur"
+    return replace(calls[0], options={**calls[0].options, "p": each.p})
 
 
 def _flip(name: str) -> Callable[[Any], _Match]:
-    return lambda each: _Match(TransformCall(name, () if each.p == 0.5 else (each.p,)))
+    return lambda each: TransformCall(name, () if each.p == 0.5 else (each.p,))
 
 
 _CONVERTERS: dict[str, Callable[[Any], _Match]] = {
     "Resize": _resize,
     "RandomResizedCrop": _random_resized_crop,
     "RandomCrop": _random_crop,
-    "CenterCrop": lambda each: _Match(TransformCall("CenterCrop", (_size(each.size),))),
+    "Pad": _pad,
+    "ToTensor": lambda _: _FLOAT32,
+    "CenterCrop": lambda each: TransformCall("CenterCrop", (_size(each.size),)),
     "RandomHorizontalFlip": _flip("HorizontalFlip"),
     "RandomVerticalFlip": _flip("VerticalFlip"),
     "RandomAffine": _affine,
     "RandomRotation": _affine,
     "ColorJitter": _color_jitter,
     "Grayscale": _grayscale,
-    "RandomGrayscale": lambda each: _Match(TransformCall("Grayscale", (), {"p": each.p})),
+    "RandomGrayscale": lambda each: TransformCall("Grayscale", (), {"p": each.p}),
     "GaussianBlur": _blur,
     "RandomErasing": _erasing,
-    "Normalize": lambda each: _Match(
-        TransformCall("Normalize", (_numbers(each.mean), _numbers(each.std)))
-    ),
+    "Normalize": lambda each: TransformCall("Normalize", (_numbers(each.mean), _numbers(each.std))),
     "ToDtype": _to_dtype,
     "ConvertImageDtype": _to_dtype,
     "RandomApply": _random_apply,
+}
+
+
+_PRESETS: dict[str, Callable[[Any], Iterator[_Step]]] = {
+    "ImageClassification": _classification_preset,
+    "SemanticSegmentation": _segmentation_preset,
+    "ObjectDetection": _detection_preset,
 }
 
 

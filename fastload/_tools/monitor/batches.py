@@ -1,4 +1,4 @@
-"""Counts samples, bytes and image sizes in a batch of any structure."""
+"""Counts samples and bytes in a batch of any structure."""
 
 from __future__ import annotations
 
@@ -47,17 +47,6 @@ def arrays(batch: object) -> Iterator[Any]:
 
 def n_bytes(batch: object) -> int:
     return sum(int(array.nbytes) for array in arrays(batch))
-
-
-def image_size(batch: object) -> tuple[int, int] | None:
-    """Returns height and width of the first array shaped (N, C, H, W) or (N, H, W, C)."""
-    for array in arrays(batch):
-        shape = tuple(int(side) for side in array.shape)
-        if len(shape) == 4 and shape[1] in (1, 3, 4):
-            return shape[2], shape[3]
-        if len(shape) == 4 and shape[3] in (1, 3, 4):
-            return shape[1], shape[2]
-    return None
 
 
 def float_images(batch: object) -> bool:

@@ -127,17 +127,12 @@ def read_metrics(path: str | os.PathLike[str]) -> Metrics:
             "lines from fastload.StepProbe or another logger."
         ) from error
     rows += parser.finish()
-    return collect(rows, skipped=parser.skipped + parser.torn, torn=parser.torn)
-
-
-def collect(rows: Iterable[Row], *, skipped: int = 0, torn: bool = False) -> Metrics:
-    rows = list(rows)
     return Metrics(
         tuple(row for row in rows if isinstance(row, RunRow)),
         tuple(row for row in rows if isinstance(row, StepRow)),
         tuple(row for row in rows if isinstance(row, EventRow)),
-        skipped,
-        torn,
+        parser.skipped + parser.torn,
+        parser.torn,
     )
 
 

@@ -2,203 +2,330 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import socket
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 
 from fastload._common.cpus import available_cpus
-from fastload._common.metrics import RunRow, StepRow
-from fastload._common.nvml import Gpu, close_gpus, driver_version, open_gpus
+from fastload._common.metrics import Row, RunRow, StepRow
+from fastload._common.nvml import close_gpus, driver_version, open_gpus
 from fastload._common.strict_json import Json
-from fastload._tools.monitor.gate import GateRule, wait_for_gate
-from fastload._tools.monitor.metrics_file import Metrics, newest, read_metrics
+from fastload._tools.monitor.metrics_file import RowParser, newest, read_metrics
 from fastload._tools.monitor.sampling import ProcessTree, Sampler
 from fastload._tools.monitor.screens import Screen
-from fastload._tools.monitor.series import summary_of_all
-from fastload._tools.monitor.window import Window
-from fastload.errors import ConfigError
+from fastload._tools.monitor.window import Window, summary_of_all
+from fastload.errors import ConfigError, GateClosed
+
+_POLL_S = 0.2
+# A run whose last row is older than this counts as ended, until it writes another row.
+_OLD_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class GateRule:
+    """Opens when every rank has reached step ``iter`` and waited less than ``data_time`` s.
+
+    The wait must be below the limit in each of the last ``rows`` rows.
+    """
+
+    file: Path
+    iter: int = 120
+    data_time: float = 0.02
+    rows: int = 5
+    timeout_s: float = 1800.0
+
+    def __str__(self) -> str:
+        return (
+            f"iter >= {self.iter} and data_time < {self.data_time:g} s in the last {self.rows} "
+            "rows of every rank"
+        )
+
+
+class Tail:
+    """Follows a metrics file that grows and may not exist yet.
+
+    Reading restarts at the beginning if the file was replaced or truncated.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._restart()
+
+    def _restart(self) -> None:
+        self._parser = RowParser()
+        self._offset = 0
+        self._inode = 0
+        self.rows: list[Row] = []
+        self.fresh: set[int] = set()  # ranks that have written a step recently
+        self._first = True
+
+    def read(self) -> bool:
+        """Reads the new rows and reports whether there were any."""
+        try:
+            with self._path.open("rb") as file:
+                status = os.fstat(file.fileno())
+                if self._inode not in (0, status.st_ino) or status.st_size < self._offset:
+                    self._restart()
+                self._inode = status.st_ino
+                file.seek(self._offset)
+                data = file.read()
+        except OSError:  # the file does not exist yet
+            return False
+        self._offset += len(data)
+        rows = list(self._parser.feed(data))
+        # Rows that arrive later are fresh whatever the clock of their writer says.
+        oldest = time.time() - _OLD_S if self._first else 0.0
+        self.fresh |= {
+            row.rank
+            for row in rows
+            if isinstance(row, StepRow) and (row.time or status.st_mtime) >= oldest
+        }
+        self._first = self._first and not self._offset
+        if rows:
+            self.rows = newest([*self.rows, *rows])
+        return bool(rows)
+
+    @property
+    def steps(self) -> dict[int, list[StepRow]]:
+        """The step rows of the newest run, by rank."""
+        by_rank: dict[int, list[StepRow]] = {}
+        for row in self.rows:
+            if isinstance(row, StepRow):
+                by_rank.setdefault(row.rank, []).append(row)
+        return dict(sorted(by_rank.items()))
+
+
+def wait_for_gate(
+    rule: GateRule, *, report: Callable[[str], object], alive: Callable[[], bool] = lambda: True
+) -> dict[str, Json]:
+    """Blocks until the gate opens and returns what it saw.
+
+    ``report`` receives the reason each time it changes. Raises GateClosed after ``timeout_s``, or
+    when ``alive`` returns False.
+    """
+    started = time.monotonic()
+    why = ""
+    last_reported = ""
+    tail = Tail(rule.file)
+    while True:
+        running = alive()
+        if tail.read() or not tail.rows:
+            why = _why_closed(rule, tail)
+        waited = time.monotonic() - started
+        if not why:
+            return _result(rule, tail, waited, why)
+        if waited >= rule.timeout_s or not running:
+            reason = f"{waited:.0f} s" if running else f"{waited:.0f} s: the process ended"
+            why = f"gave up after {reason}: {why} (expected {rule})"
+            raise GateClosed(
+                f"waiting for a steady run in {rule.file}: {why}", _result(rule, tail, waited, why)
+            )
+        if why != last_reported:
+            last_reported = why
+            report(why)
+        time.sleep(_POLL_S)
+
+
+def _why_closed(rule: GateRule, tail: Tail) -> str:
+    """Returns why the gate is closed, or "" if it is open."""
+    if not tail.steps:
+        return "no step rows yet" if rule.file.exists() else "the file does not exist yet"
+    for rank, steps in tail.steps.items():
+        if rank not in tail.fresh:
+            return f"rank {rank} wrote its last row more than {_OLD_S:.0f} s ago"
+        if steps[-1].iter < rule.iter:
+            return f"rank {rank} is at step {steps[-1].iter} of {rule.iter}"
+        waits = [row.data_time for row in steps[-rule.rows :]]
+        if len(waits) < rule.rows:
+            return f"rank {rank} has {len(waits)} of {rule.rows} rows"
+        if not all(wait is not None and wait < rule.data_time for wait in waits):
+            shown = ", ".join("unknown" if wait is None else f"{wait:.3g}" for wait in waits)
+            return f"rank {rank}: data_time in the last {rule.rows} rows is {shown} s"
+    return ""
+
+
+def _result(rule: GateRule, tail: Tail, waited: float, why: str) -> dict[str, Json]:
+    return {
+        "file": str(rule.file),
+        "iter": rule.iter,
+        "data_time": rule.data_time,
+        "rows": rule.rows,
+        "waited_s": round(waited, 1),
+        "seen": {
+            str(rank): {
+                "iter": steps[-1].iter,
+                "data_time": [row.data_time for row in steps[-rule.rows :]],
+            }
+            for rank, steps in tail.steps.items()
+        },
+        "opened": not why,
+        "why": why,
+    }
 
 
 def training_in(path: Path, started: float, seconds: float) -> tuple[dict[str, Json] | None, str]:
     """Returns (training figures of the window, ""), or (None, why there are none)."""
     try:
-        metrics = read_metrics(path)
+        found = figures(read_metrics(path).steps, started, started + seconds)
     except ConfigError as error:
         return None, str(error)
-    found = figures(metrics, started, started + seconds)
     if not found:
         return None, f"{path}: no step rows in the {seconds:.0f} s of the window"
     return {"file": str(path), **found}, ""
 
 
-def figures(metrics: Metrics, start: float, end: float) -> dict[str, Json]:
+class _Part(NamedTuple):
+    """The part of a row that lies in the window."""
+
+    row: StepRow
+    begin: float
+    end: float
+    share: float  # of the row's time, from 0 to 1
+
+    @property
+    def steps(self) -> float:
+        return self.row.steps * self.share
+
+
+def _parts(rows: Iterable[StepRow], start: float, end: float) -> Iterator[_Part]:
+    for row in rows:
+        if row.time is None or row.iter_time is None:
+            continue
+        length = row.steps * row.iter_time
+        first = max(row.time - length, start)
+        last = min(row.time, end)
+        share = (last - first) / length if length > 0 else float(first <= last)
+        if share > 0:
+            yield _Part(row, first, last, share)
+
+
+def figures(rows: Iterable[StepRow], start: float, end: float) -> dict[str, Json]:
     """Returns steps/s per rank, images/s of all ranks and the mean wait, or {} without rows.
 
     A row that overlaps the window counts with the overlapping part. Rates cover the time from the
     first to the last row of a rank, because the next row is not written yet. ``rows`` has
     [end, images of all ranks, seconds] per row.
     """
-    parts = [(row, share) for row in metrics.steps if (share := _share(row, start, end)) > 0]
-    ranks = sorted({row.rank for row, _ in parts})
-    if not ranks:
+    by_rank: dict[int, list[_Part]] = {}
+    for part in _parts(rows, start, end):
+        by_rank.setdefault(part.row.rank, []).append(part)
+    if not by_rank:
         return {}
     steps_per_s = 0.0
     images_per_s = 0.0
-    for rank in ranks:
-        mine = [(row, share) for row, share in parts if row.rank == rank]
-        begins, ends = zip(*(_overlap(row, start, end) for row, _ in mine), strict=True)
-        seconds = max(max(ends) - min(begins), 1e-3)
-        steps_per_s += sum(row.steps * share for row, share in mine) / seconds / len(ranks)
-        images_per_s += sum((row.samples or 0) * share for row, share in mine) / seconds
-    counted = all(row.samples is not None for row, _ in parts)
+    for parts in by_rank.values():
+        seconds = max(max(part.end for part in parts) - min(part.begin for part in parts), 1e-3)
+        steps_per_s += sum(part.steps for part in parts) / seconds / len(by_rank)
+        images_per_s += sum((part.row.samples or 0) * part.share for part in parts) / seconds
+    everything = [part for parts in by_rank.values() for part in parts]
+    counted = all(part.row.samples is not None for part in everything)
     waits = [
-        (row.data_time, row.steps * share) for row, share in parts if row.data_time is not None
+        (part.row.data_time, part.steps) for part in everything if part.row.data_time is not None
     ]
-    n_waits = sum(weight for _, weight in waits)
-    # The rows of one rank are enough: ranks wait for each other, so all rows are alike.
-    rows: list[Json] = [
-        [
-            round((row.time or 0.0) - start, 3),
-            row.samples * len(ranks),
-            round(row.steps * (row.iter_time or 0.0), 6),
-        ]
-        for row, share in parts
-        if share > 0.999 and row.rank == ranks[0] and row.samples is not None
-    ]
+    n_waits = sum(steps for _, steps in waits)
     return {
-        "ranks": len(ranks),
+        "ranks": len(by_rank),
         "it_per_s": round(steps_per_s, 4),
         "images_per_s": round(images_per_s, 3) if counted else None,
         "images": round(images_per_s * (end - start), 1) if counted else None,
         "data_time": round(sum(wait * n for wait, n in waits) / n_waits, 6) if waits else None,
-        "rows": rows,
+        # The rows of one rank are enough: ranks wait for each other, so all rows are alike.
+        "rows": [
+            [
+                round(part.end - start, 3),
+                part.row.samples * len(by_rank),
+                round(part.end - part.begin, 6),
+            ]
+            for part in by_rank[min(by_rank)]
+            if part.share > 0.999 and part.row.samples is not None
+        ],
     }
 
 
 def pids_in(path: Path) -> list[int]:
     """Returns the processes of the newest run in a metrics file, if they run on this machine."""
     try:
-        metrics = read_metrics(path)
+        rows = newest(read_metrics(path).runs)
     except ConfigError:
         return []
     here = socket.gethostname()
-    return [
-        row.pid
-        for row in newest(metrics.runs)
-        if isinstance(row, RunRow) and row.host == here and row.pid is not None
-    ]
+    return [row.pid for row in rows if isinstance(row, RunRow) and row.host == here and row.pid]
 
 
-def _share(row: StepRow, start: float, end: float) -> float:
-    """Returns the part of the row's time that lies in [start, end], from 0 to 1."""
-    if row.time is None or row.iter_time is None:
-        return 0.0
-    if row.iter_time <= 0:
-        return float(start <= row.time <= end)
-    begun, ended = _overlap(row, start, end)
-    return max(ended - begun, 0.0) / (row.steps * row.iter_time)
+def measure(
+    screen: Screen,
+    *,
+    interval: float,
+    duration: float,
+    hz: float,
+    gpus: Sequence[str] | None,
+    pids: Sequence[int],
+    metrics: Path | None,
+    gate: GateRule | None,
+) -> Window:
+    """Measures one window of ``duration`` seconds with ``hz`` samples per second.
 
-
-def _overlap(row: StepRow, start: float, end: float) -> tuple[float, float]:
-    """Intersects the row's time with [start, end]. The result is reversed without an overlap."""
-    time = row.time or 0.0
-    length = row.steps * (row.iter_time or 0.0)
-    return max(time - length, start), min(time, end)
-
-
-@dataclass(frozen=True, slots=True)
-class MonitorOptions:
-    """Options of `fastload monitor`."""
-
-    interval: float = 1.0  # seconds between two updates of the screen
-    duration: float = 60.0  # seconds
-    hz: float = 10.0  # samples per second
-    gpus: tuple[str, ...] | None = None
-    pids: tuple[int, ...] = ()
-    metrics: Path | None = None
-    gate: GateRule | None = None
-
-
-def measure(options: MonitorOptions, screen: Screen) -> Window:
-    """Measures one window. Ctrl-C ends it early and keeps the samples so far.
+    The screen is updated every ``interval`` seconds. Ctrl-C ends the window early and keeps the
+    samples so far.
 
     Raises GateClosed if the gate does not open. Missing devices only add notes.
     """
-    try:
-        gate = None
-        if options.gate is not None:
-            tree = ProcessTree(options.pids)
-            gate = wait_for_gate(
-                options.gate,
-                report=screen.waiting,
-                alive=lambda: tree.alive if options.pids else True,
+    with contextlib.ExitStack() as cleanup:
+        cleanup.callback(screen.close)
+        opened = None
+        if gate is not None:
+            tree = ProcessTree(pids)
+            opened = wait_for_gate(
+                gate, report=screen.waiting, alive=lambda: tree.alive or not pids
             )
-        metrics = options.metrics or (options.gate.file if options.gate is not None else None)
-        pids = options.pids or tuple(pids_in(metrics) if metrics is not None else ())
-        gpus, notes = open_gpus(options.gpus)
-        try:
-            return _measure(
-                options, screen, gpus, pids=pids, notes=notes, metrics=metrics, gate=gate
-            )
-        finally:
-            close_gpus()
-    finally:
-        screen.close()
-
-
-def _measure(
-    options: MonitorOptions,
-    screen: Screen,
-    gpus: Sequence[Gpu],
-    *,
-    pids: Sequence[int],
-    notes: list[str],
-    metrics: Path | None,
-    gate: dict[str, Json] | None,
-) -> Window:
-    sampler = Sampler(gpus, pids, hz=options.hz)
-    notes += [
-        f"process {pid} is not running on this machine or is in another container"
-        for pid in sampler.host.host.tree.missing
-    ]
-    seconds = options.duration
-    with sampler:
-        try:
-            shown = 0.0
-            while shown < options.duration:
-                shown = min(max(shown + options.interval, sampler.elapsed), options.duration)
-                sampler.wait(shown)
-                screen.show(sampler, options.duration)
-        except KeyboardInterrupt:
-            seconds = min(sampler.elapsed, options.duration)
-            notes.append(f"stopped by Ctrl-C after {seconds:.1f} of {options.duration:g} s")
-    windows = tuple(each.window(seconds) for each in sampler.gpus)
-    training, why_none = (
-        training_in(metrics, sampler.started, seconds) if metrics is not None else (None, "")
-    )
-    images = training["images"] if training is not None else None
-    notes += [*(each for gpu in gpus for each in gpu.notes), *sampler.notes, why_none]
-    return Window(
-        round(sampler.started, 3),
-        round(seconds, 3),
-        options.hz,
-        windows,
-        sampler.host.window(),
-        summary_of_all(
-            [(each.index, each.t, each.series["util"], each.summary) for each in windows],
-            images if isinstance(images, float) else None,
-        ),
-        tuple(dict.fromkeys(note for note in notes if note)),
-        gate,
-        training,
-        {
-            "host": socket.gethostname(),
-            "cpus": available_cpus(),
-            "cores": psutil.cpu_count() or 0,
-            "driver": driver_version(),
-            "ram_mb": round(psutil.virtual_memory().total / 2**20),
-        },
-    )
+            metrics = metrics or gate.file
+        pids = pids or (pids_in(metrics) if metrics is not None else ())
+        cleanup.callback(close_gpus)
+        found, notes = open_gpus(gpus)
+        sampler = Sampler(found, pids, hz=hz)
+        notes += [
+            f"process {pid} is not running on this machine or is in another container"
+            for pid in sampler.host.tree.missing
+        ]
+        seconds = duration
+        with sampler:
+            try:
+                shown = 0.0
+                while shown < duration:
+                    shown = min(max(shown + interval, sampler.elapsed), duration)
+                    sampler.wait(shown)
+                    screen.show(sampler, duration)
+            except KeyboardInterrupt:
+                seconds = min(sampler.elapsed, duration)
+                notes.append(f"stopped by Ctrl-C after {seconds:.1f} of {duration:g} s")
+        windows = tuple(each.window(seconds) for each in sampler.gpus)
+        training, why_none = (
+            training_in(metrics, sampler.started, seconds) if metrics is not None else (None, "")
+        )
+        images = training["images"] if training is not None else None
+        notes += [*(each for gpu in found for each in gpu.notes), *sampler.notes, why_none]
+        return Window(
+            round(sampler.started, 3),
+            round(seconds, 3),
+            hz,
+            windows,
+            sampler.host.window(),
+            summary_of_all(windows, images if isinstance(images, float) else None),
+            tuple(dict.fromkeys(note for note in notes if note)),
+            opened,
+            training,
+            {
+                "host": socket.gethostname(),
+                "cpus": available_cpus(),
+                "cores": psutil.cpu_count() or 0,
+                "driver": driver_version(),
+                "ram_mb": round(psutil.virtual_memory().total / 2**20),
+            },
+        )

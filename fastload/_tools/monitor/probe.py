@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sized
 from typing import Any, Generic, TypeVar
 
 from fastload._common.public import public
-from fastload._tools.monitor.clocks import clock
-from fastload._tools.monitor.recorder import Recorder, Stage
+from fastload._tools.monitor.recorder import Recorder, Stage, clock
 
 T = TypeVar("T")
 
@@ -59,7 +58,6 @@ class StepProbe:
         self.recorder = Recorder(
             os.fspath(out), every=every, start=start, device=device, samples=samples
         )
-        self._stages: dict[str, Stage] = {}
         self._closing = weakref.finalize(self, self.recorder.close)
 
     @property
@@ -85,10 +83,7 @@ class StepProbe:
             name: Any name. The usual names are "to_device", "forward", "loss", "backward" and
                 "optimizer".
         """
-        found = self._stages.get(name)
-        if found is None:
-            found = self._stages[name] = Stage(name, self.recorder)
-        return found
+        return self.recorder.stage(name)
 
     @contextlib.contextmanager
     def event(self, name: str) -> Iterator[None]:
@@ -174,7 +169,6 @@ class HookTimer:
         self._out = os.fspath(out)
         self._every = every
         self.recorder: Recorder | None = None
-        self._stages: dict[str, Stage] = {}
         self._stage: Stage | None = None
         self._events: dict[str, float] = {}
 
@@ -184,7 +178,6 @@ class HookTimer:
         self.recorder = Recorder(
             self._out, every=self._every, start=done, device="auto", samples=None
         )
-        self._stages = {}
 
     def mark(self) -> None:
         """Records a possible end of the step. Only waiting or another mark follows."""
@@ -203,7 +196,7 @@ class HookTimer:
             self._stage.__exit__()
             self._stage = None
         if name is not None and self.recorder is not None:
-            self._stage = self._stages.setdefault(name, Stage(name, self.recorder))
+            self._stage = self.recorder.stage(name)
             self._stage.__enter__()
 
     def begin_event(self, name: str, *, at_mark: bool = False) -> None:

@@ -6,11 +6,15 @@ import os
 import platform
 import socket
 import statistics
+import sys
 import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from types import ModuleType
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import psutil
 
 from fastload._common.metrics import (
     DATA_PROBE,
@@ -22,14 +26,6 @@ from fastload._common.metrics import (
     StepRow,
 )
 from fastload._tools.monitor.batches import count_samples
-from fastload._tools.monitor.clocks import (
-    HostStages,
-    StageClock,
-    clock,
-    cuda_in_use,
-    imported_torch,
-    swapped_bytes,
-)
 from fastload._tools.monitor.metrics_file import LineFile
 from fastload._version import __version__
 from fastload.errors import ConfigError
@@ -37,12 +33,90 @@ from fastload.errors import ConfigError
 if TYPE_CHECKING:
     from fastload._load.loader import DataLoader
 
+
+clock = time.perf_counter
 _SLOW = 2.0  # a step is slow above this multiple of the running median
 _MAX_SLOW = 8  # slow steps per row
 _MEDIAN_STEPS = 128  # steps in the running median
-# Reading /proc/vmstat costs 80 us and loader statistics cost 160 us, so both are rate-limited.
+# Reading the swap counters costs 60 us and loader statistics cost 160 us, so both are rate-limited.
 _SWAP_S = 0.25
 _LOADER_STATS_S = 0.25
+
+
+class StageClock(Protocol):
+    """Sums the stage times of each step and returns the sums of completed steps."""
+
+    def begin(self) -> object:
+        """Starts a stage and returns a token for ``end``."""
+
+    def end(self, name: str, begun: object, /) -> None:
+        """Ends the stage that ``begin`` started."""
+
+    def step_ended(self) -> None:
+        """Assigns the stages since the previous step to the step that just ended."""
+
+    def step_dropped(self) -> None:
+        """Discards the stages since the previous step, because the loop was left early."""
+
+    def collect(self) -> tuple[int, dict[str, float]]:
+        """Returns (steps, total seconds by stage) since the previous call.
+
+        A GPU reports its latest steps in a later call.
+        """
+
+
+class HostStages:
+    """Stage times by the CPU clock."""
+
+    def __init__(self) -> None:
+        self._steps = 0
+        self._totals: dict[str, float] = {}
+        self._open: dict[str, float] = {}
+
+    def begin(self) -> object:
+        return clock()
+
+    def end(self, name: str, begun: object, /) -> None:
+        if isinstance(begun, float):
+            self._open[name] = self._open.get(name, 0.0) + clock() - begun
+
+    def step_ended(self) -> None:
+        self._steps += 1
+        for name, seconds in self._open.items():
+            self._totals[name] = self._totals.get(name, 0.0) + seconds
+        self._open.clear()
+
+    def step_dropped(self) -> None:
+        self._open.clear()
+
+    def collect(self) -> tuple[int, dict[str, float]]:
+        collected = self._steps, self._totals
+        self._steps = 0
+        self._totals = {}
+        return collected
+
+
+def imported_torch() -> ModuleType | None:
+    """Returns torch if the program has imported it. The probe never imports it."""
+    return sys.modules.get("torch")
+
+
+def cuda_in_use() -> ModuleType | None:
+    """Returns ``fastload._common.cuda`` if the program has initialized CUDA, else None.
+
+    It neither imports torch nor initializes CUDA.
+    """
+    if imported_torch() is None:
+        return None
+    from fastload._common import cuda
+
+    return cuda if cuda.in_use() else None
+
+
+def swapped_bytes() -> int:
+    """Returns the bytes swapped in and out since boot."""
+    swap = psutil.swap_memory()
+    return int(swap.sin + swap.sout)
 
 
 class _Step(NamedTuple):
@@ -85,6 +159,7 @@ class Recorder:
         self._wait = 0.0
         self._samples: int | None = None
         self._steps: list[_Step] = []
+        self._stages: dict[str, Stage] = {}
         self._recent: deque[float] = deque(maxlen=_MEDIAN_STEPS)
         self._swap = swapped_bytes()
         self._swap_read = clock()
@@ -134,6 +209,10 @@ class Recorder:
         """Writes an event row immediately."""
         file = self._file or self._open()
         file.append(EventRow(time.time(), self._rank, self.number, name, seconds))
+
+    def stage(self, name: str) -> Stage:
+        """Returns the context that times stage ``name``. It is created once."""
+        return self._stages.setdefault(name, Stage(name, self))
 
     def flush(self) -> None:
         """Writes a row for the steps since the previous row."""
@@ -191,17 +270,13 @@ class Recorder:
         slowest = sorted(slow, key=lambda each: (-each.iter_time, -each.iter))[:_MAX_SLOW]
         return tuple(sorted(slowest))
 
-    def _swapped(self) -> int | None:
+    def _swapped(self) -> int:
         """Returns the bytes swapped since the previous reading, or 0 if it is too recent."""
-        before = self._swap
-        if before is None:
-            return None
-        now = clock()
-        if now - self._swap_read < _SWAP_S:
+        if clock() - self._swap_read < _SWAP_S:
             return 0
-        self._swap_read = now
-        self._swap = swapped_bytes()
-        return sum(self._swap) - sum(before) if self._swap is not None else None
+        before, self._swap = self._swap, swapped_bytes()
+        self._swap_read = clock()
+        return self._swap - before
 
     def _open(self) -> LineFile:
         """Opens the file for the first row, when torch.distributed is initialized."""

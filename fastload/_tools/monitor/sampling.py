@@ -11,49 +11,22 @@ from pathlib import Path
 import psutil
 
 from fastload._common.nvml import FAST, SLOW, Gpu
-from fastload._tools.monitor.clocks import swapped_bytes
-from fastload._tools.monitor.series import energy, mean, summarize
-from fastload._tools.monitor.window import GPU_SERIES, HOST_SERIES, GpuWindow, HostWindow, Series
+from fastload._tools.monitor.window import (
+    GPU_SERIES,
+    HOST_SERIES,
+    GpuWindow,
+    HostWindow,
+    Series,
+    energy,
+    mean,
+    summarize,
+)
 
 _HOST_HZ = 5.0
 _PCIE_S = 1.0
 _SCAN_CHILDREN_S = 1.0  # a scan reads all of /proc
 # The bytes of these devices are counted at the disks below them, or belong to no disk.
 _VIRTUAL_DISKS = ("dm-", "md", "loop", "ram", "zram")
-
-
-class Host:
-    """Reads the host. Rates are relative to the previous call of ``read``."""
-
-    def __init__(self, pids: Sequence[int] = ()) -> None:
-        self.tree = ProcessTree(pids)
-        # psutil reports percentages since the previous call. These calls start the first period.
-        psutil.cpu_percent(percpu=True)
-        psutil.cpu_times_percent()
-        self._read_at = time.monotonic()
-        self._counters = _byte_counters()
-
-    def read(self) -> tuple[list[float], dict[str, float | None]]:
-        """Returns the utilization of each core in percent, and the values of ``HOST_SERIES``."""
-        now = time.monotonic()
-        counters = _byte_counters()
-        seconds = max(now - self._read_at, 1e-3)
-        mb_per_s = {
-            name: None
-            if count is None or (before := self._counters[name]) is None
-            else max(count - before, 0) / seconds / 1e6
-            for name, count in counters.items()
-        }
-        self._read_at = now
-        self._counters = counters
-        tree_cpu, tree_rss = self.tree.read(seconds) or (None, None)
-        return [float(each) for each in psutil.cpu_percent(percpu=True)], {
-            "iowait": getattr(psutil.cpu_times_percent(), "iowait", None),
-            "ram_used_mb": psutil.virtual_memory().used / 2**20,
-            **mb_per_s,
-            "tree_cpu": tree_cpu,
-            "tree_rss_mb": tree_rss,
-        }
 
 
 class ProcessTree:
@@ -108,44 +81,44 @@ class ProcessTree:
                 self._all |= {process.pid: process for process in processes}
 
 
-def _byte_counters() -> dict[str, int | None]:
-    """Returns bytes since boot. The keys are the rates in ``HOST_SERIES``."""
-    swap_in, swap_out = swapped_bytes() or (None, None)
-    disk_read, disk_write = _disk_bytes() or (None, None)
+def _byte_counters() -> dict[str, int]:
+    """Returns the known bytes since boot. The keys are the rates in ``HOST_SERIES``."""
+    swap = psutil.swap_memory()
     return {
-        "swap_in_mb_s": swap_in,
-        "swap_out_mb_s": swap_out,
-        "disk_read_mb_s": disk_read,
-        "disk_write_mb_s": disk_write,
-        "net_mb_s": _net_bytes(),
+        "swap_in_mb_s": swap.sin,
+        "swap_out_mb_s": swap.sout,
+        **_disk_bytes(),
+        **_net_bytes(),
     }
 
 
-def _disk_bytes() -> tuple[int, int] | None:
-    """Returns the bytes (read, written) by whole disks. Partitions are not counted again."""
+def _disk_bytes() -> dict[str, int]:
+    """Counts whole disks only, because a partition would count again."""
     try:
         disks = psutil.disk_io_counters(perdisk=True) or {}
     except (OSError, RuntimeError, NotImplementedError):  # a container without /proc/diskstats
-        return None
+        return {}
     whole = [
         each
         for name, each in disks.items()
         if not name.startswith(_VIRTUAL_DISKS) and Path("/sys/block", name).exists()
     ]
     if not whole:
-        return None
-    return sum(each.read_bytes for each in whole), sum(each.write_bytes for each in whole)
+        return {}
+    return {
+        "disk_read_mb_s": sum(each.read_bytes for each in whole),
+        "disk_write_mb_s": sum(each.write_bytes for each in whole),
+    }
 
 
-def _net_bytes() -> int | None:
-    """Returns the bytes sent and received by all interfaces but the loopback."""
-    try:
-        cards = psutil.net_io_counters(pernic=True) or {}
-    except (OSError, RuntimeError):
-        return None
-    return sum(
-        int(each.bytes_sent + each.bytes_recv) for name, each in cards.items() if name != "lo"
-    )
+def _net_bytes() -> dict[str, int]:
+    """Counts all interfaces but the loopback."""
+    cards = psutil.net_io_counters(pernic=True)
+    return {
+        "net_mb_s": sum(
+            each.bytes_sent + each.bytes_recv for name, each in cards.items() if name != "lo"
+        )
+    }
 
 
 class GpuSamples:
@@ -196,20 +169,42 @@ class GpuSamples:
 
 
 class HostSamples:
-    """Samples of the host so far."""
+    """Samples of the host so far. Rates are relative to the previous sample."""
 
-    def __init__(self, host: Host) -> None:
-        self.host = host
+    def __init__(self, pids: Sequence[int] = ()) -> None:
+        self.tree = ProcessTree(pids)
         self.t: list[float] = []
         self.cpu: list[list[float]] = []
         self.series: dict[str, Series] = {name: [] for name in HOST_SERIES}
+        # psutil reports percentages since the previous call. These calls start the first period.
+        psutil.cpu_percent(percpu=True)
+        psutil.cpu_times_percent()
+        self._read_at = time.monotonic()
+        self._counters = _byte_counters()
 
     def read(self, at: float) -> None:
-        cores, numbers = self.host.read()
+        """Takes one sample."""
+        now = time.monotonic()
+        seconds = max(now - self._read_at, 1e-3)
+        before, self._counters = self._counters, _byte_counters()
+        self._read_at = now
+        tree_cpu, tree_rss = self.tree.read(seconds) or (None, None)
+        numbers: dict[str, float | None] = {
+            **dict.fromkeys(HOST_SERIES),
+            "iowait": psutil.cpu_times_percent().iowait,
+            "ram_used_mb": psutil.virtual_memory().used / 2**20,
+            "tree_cpu": tree_cpu,
+            "tree_rss_mb": tree_rss,
+        }
+        numbers |= {
+            name: max(count - before[name], 0) / seconds / 1e6
+            for name, count in self._counters.items()
+            if name in before
+        }
+        self.cpu.append([float(each) for each in psutil.cpu_percent(percpu=True)])
         for name, values in self.series.items():
             value = numbers[name]
             values.append(None if value is None else round(value, 3))
-        self.cpu.append(cores)
         self.t.append(round(at, 4))
 
     def window(self) -> HostWindow:
@@ -224,7 +219,7 @@ class Sampler:
     def __init__(self, gpus: Sequence[Gpu], pids: Sequence[int], *, hz: float) -> None:
         self.hz = hz
         self.gpus = [GpuSamples(gpu) for gpu in gpus]
-        self.host = HostSamples(Host(pids))
+        self.host = HostSamples(pids)
         self.notes: list[str] = []
         self.started = time.time()
         self._origin = time.monotonic()

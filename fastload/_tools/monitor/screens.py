@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
@@ -12,12 +11,10 @@ from fastload._common.formatting import number
 from fastload._common.tables import Row, Section
 from fastload._tools.monitor.compare import BLOCK_S, Comparison, Figure
 from fastload._tools.monitor.sampling import GpuSamples, HostSamples, Sampler
-from fastload._tools.monitor.series import RULE, mean, sparkline, summarize
-from fastload._tools.monitor.window import GpuWindow, Series, Window
+from fastload._tools.monitor.window import RULE, GpuWindow, Numbers, Series, Window, mean, summarize
 
 if TYPE_CHECKING:
     from rich.console import Group, RenderableType
-    from rich.live import Live
 
 _SPARKLINE = 40  # values in a sparkline
 _TABLE_COLUMNS = 150  # terminal width that the table needs
@@ -61,45 +58,34 @@ class Lines(Screen):
         # Rate-limited, because the reason changes with every row of a run that warms up.
         if time.monotonic() - self._waited >= _WAITING_S:
             self._waited = time.monotonic()
-            self._print(f"waiting: {text}")
+            print(f"waiting: {text}", flush=True)  # noqa: T201 - output of the command
 
     def show(self, sampler: Sampler, duration: float) -> None:  # noqa: ARG002 - signature of Screen
         parts = [_gpu_line(gpu, self._shown) for gpu in sampler.gpus]
         self._shown = sampler.elapsed
-        self._print(f"{self._shown:5.0f} s  " + " | ".join([*parts, _host_line(sampler.host)]))
-
-    def _print(self, text: str) -> None:
-        sys.stdout.write(text + "\n")
-        sys.stdout.flush()
+        line = " | ".join([*parts, _host_line(sampler.host)])
+        print(f"{self._shown:5.0f} s  {line}", flush=True)  # noqa: T201 - output of the command
 
 
 class Table(Screen):
     """A table that is redrawn each interval. The last one stays on the screen."""
 
     def __init__(self) -> None:
-        self._live: Live | None = None
+        from rich.live import Live
+
+        self._live = Live(auto_refresh=False)
+        self._live.start()
 
     def waiting(self, text: str) -> None:
         from rich.text import Text
 
-        self._open().update(Text(f"waiting: {text}", style="yellow"), refresh=True)
+        self._live.update(Text(f"waiting: {text}", style="yellow"), refresh=True)
 
     def show(self, sampler: Sampler, duration: float) -> None:
-        live = self._open()
-        live.update(_screen(sampler, duration, live.console.width), refresh=True)
+        self._live.update(_screen(sampler, duration, self._live.console.width), refresh=True)
 
     def close(self) -> None:
-        if self._live is not None:
-            self._live.stop()
-            self._live = None
-
-    def _open(self) -> Live:
-        if self._live is None:
-            from rich.live import Live
-
-            self._live = Live(auto_refresh=False)
-            self._live.start()
-        return self._live
+        self._live.stop()
 
 
 def _gpu_line(gpu: GpuSamples, since: float) -> str:
@@ -162,6 +148,15 @@ def _screen(sampler: Sampler, duration: float, width: int) -> Group:
         Text.assemble(("iowait ", "dim"), sparkline(host.series["iowait"], width=_SPARKLINE)),
         Text(_host_line(host)),
         *(Text(note, style="yellow") for gpu in sampler.gpus for note in gpu.gpu.notes),
+    )
+
+
+def sparkline(values: Numbers, *, width: int, top: float = 100.0) -> str:
+    """Draws the last ``width`` values as block characters; a dot is an unknown value."""
+    blocks = "▁▂▃▄▅▆▇█"
+    return "".join(
+        "·" if value is None else blocks[min(max(int(value / top * 8), 0), 7)]
+        for value in list(values)[-width:]
     )
 
 

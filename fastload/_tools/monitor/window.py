@@ -1,4 +1,4 @@
-"""window.json: one measurement of the monitor with every raw sample.
+"""window.json: one measurement of the monitor with every raw sample, and its statistics.
 
 docs/monitor.md lists the keys.
 """
@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
+from itertools import pairwise
 from pathlib import Path
+
+import numpy as np
 
 from fastload._common.files import write_atomically
 from fastload._common.public import public
 from fastload._common.strict_json import Json, loads, typed
-from fastload._tools.monitor.series import GpuSummary
 from fastload.errors import ConfigError
 
 FORMAT = "fastload-window"
@@ -44,7 +46,54 @@ HOST_SERIES = (
     "tree_rss_mb",
 )
 _MAX_DEPTH = 16
+ACTIVE = 5.0  # % of utilization from which a sample counts as active
+IDLE_SHARE = 0.05  # of the window
+STARVED = 70.0  # % of mean utilization
+WAVY = 25.0  # points between p5 and p95
+RULE = (
+    f"idle: utilization is {ACTIVE:.0f} % or more for less than {100 * IDLE_SHARE:.0f} % of the "
+    f"window; starved: mean below {STARVED:.0f} %; wavy: p95 - p5 above {WAVY:.0f} points; "
+    "otherwise steady"
+)
 Series = list[float | None]
+Numbers = Sequence[float | None]
+
+
+@public()
+@dataclass(frozen=True, slots=True)
+class GpuSummary:
+    """Statistics of one GPU over a window. Utilization is in percent; unknown values are None.
+
+    Attributes:
+        avg: Mean utilization.
+        p50: Median utilization.
+        p5: 5th percentile.
+        p95: 95th percentile.
+        std: Standard deviation.
+        active_seconds: Seconds with a utilization of at least 5 %.
+        idle_seconds: The remaining measured seconds.
+        avg_active: Mean utilization while active.
+        energy_j: Energy in joules.
+        state: "steady", "wavy", "starved", "idle" or "unknown".
+        rule: How ``state`` was decided.
+
+    Examples:
+        >>> window = fastload.read_window("window.json")
+        >>> window.gpus[0].summary.state
+        'steady'
+    """
+
+    avg: float | None = None
+    p50: float | None = None
+    p5: float | None = None
+    p95: float | None = None
+    std: float | None = None
+    active_seconds: float | None = None
+    idle_seconds: float | None = None
+    avg_active: float | None = None
+    energy_j: float | None = None
+    state: str = "unknown"
+    rule: str = "no utilization was read"
 
 
 @public()
@@ -165,6 +214,93 @@ class Window:
             "training": self.training,
             "machine": self.machine,
         }
+
+
+def summarize(
+    t: Sequence[float], util: Numbers, *, seconds: float, energy_j: float | None = None
+) -> GpuSummary:
+    """Summarizes one GPU.
+
+    ``t`` has the sample times in seconds since the start of the window. A sample counts for the
+    time until the next sample.
+    """
+    known = [
+        (max(end - start, 0.0), value)
+        for (start, end), value in zip(pairwise([*t, seconds]), util, strict=True)
+        if value is not None
+    ]
+    energy_j = None if energy_j is None else round(energy_j, 2)
+    if not known:
+        return GpuSummary(energy_j=energy_j)
+    spans, values = np.array(known, float).T
+    active = values >= ACTIVE
+    p5, p50, p95 = (float(each) for each in np.percentile(values, (5, 50, 95)))
+    active_s = float(spans[active].sum())
+    all_s = float(spans.sum())
+    average = float(values.mean())
+    return GpuSummary(
+        round(average, 2),
+        round(p50, 2),
+        round(p5, 2),
+        round(p95, 2),
+        round(float(values.std()), 2),
+        round(active_s, 2),
+        round(all_s - active_s, 2),
+        round(float(values[active].mean()), 2) if active.any() else None,
+        energy_j,
+        state_of(average, p95 - p5, active_s / all_s if all_s else float(active.mean())),
+        RULE,
+    )
+
+
+def state_of(average: float, spread: float, active_share: float) -> str:
+    """Classifies a GPU by ``RULE``."""
+    if active_share < IDLE_SHARE:
+        return "idle"
+    if average < STARVED:
+        return "starved"
+    return "wavy" if spread > WAVY else "steady"
+
+
+def energy(t: Sequence[float], power_w: Numbers) -> float | None:
+    """Integrates power readings to joules, for GPUs without an energy counter."""
+    known = [(at, watts) for at, watts in zip(t, power_w, strict=True) if watts is not None]
+    if len(known) < 2:
+        return None
+    return sum(
+        (later[0] - sooner[0]) * (later[1] + sooner[1]) / 2 for sooner, later in pairwise(known)
+    )
+
+
+def mean(values: Iterable[float | None]) -> float | None:
+    """Averages the known values."""
+    known = [value for value in values if value is not None]
+    return round(sum(known) / len(known), 3) if known else None
+
+
+def summary_of_all(gpus: Sequence[GpuWindow], images: float | None) -> dict[str, float | None]:
+    """Returns the ``summary`` of window.json over all GPUs.
+
+    ``images`` is the number of images trained on in the window.
+    """
+    util = [value for gpu in gpus for value in gpu.series["util"]]
+    pooled = summarize(range(len(util)), util, seconds=len(util))  # every sample counts the same
+    joules = [gpu.summary.energy_j or 0.0 for gpu in gpus]
+    return {
+        **{f"gpu{gpu.index}_avg": gpu.summary.avg for gpu in gpus},
+        "all_avg": mean(gpu.summary.avg for gpu in gpus),
+        "p50": pooled.p50,
+        "spread": None
+        if pooled.p5 is None or pooled.p95 is None
+        else round(pooled.p95 - pooled.p5, 2),
+        "std": pooled.std,
+        "active_seconds": mean(gpu.summary.active_seconds for gpu in gpus),
+        "idle_seconds": mean(gpu.summary.idle_seconds for gpu in gpus),
+        "avg_active": pooled.avg_active,
+        "joules_per_image": round(sum(joules) / images, 4)
+        if images and joules and all(joules)
+        else None,
+    }
 
 
 def write_window(path: Path, window: Window) -> None:

@@ -15,14 +15,13 @@ from fastload._tools.charts import (
     log_ticks,
     spread_out,
     text_width,
-    ticks,
     time_label,
 )
+from fastload._tools.doctor.account import Account, without_slow
 from fastload._tools.doctor.examine import Study
-from fastload._tools.doctor.runs import Floats, mean_of
-from fastload._tools.monitor.window import GpuWindow, Window
-from fastload._tools.report.plots_along import NARROW, add_grid
-from fastload._tools.report.series import idle_spans, step_times, utilization_of
+from fastload._tools.doctor.runs import Floats, Rank, mean_of, samples
+from fastload._tools.monitor.window import ACTIVE, GpuWindow, Window
+from fastload._tools.report.plots_along import NARROW, add_axis, add_grid
 
 LANE = 92.0  # height per GPU
 MAX_LANES = 16
@@ -34,8 +33,8 @@ def histogram(study: Study, width: float) -> Plot:
     Both axes are logarithmic, so that ten checkpoints are visible beside ten thousand steps.
     """
     case = study.case
-    times, counts = step_times(case.rank, case.account)
-    pauses = [named.seconds for named in study.named if named.seconds > 0]
+    times, counts = _step_times(case.rank, case.account)
+    pauses = [pause.seconds for pause in study.pauses if pause.seconds > 0]
     low = float(times.min()) * 0.9
     high = (
         max(float(times.max()), *(each * 1.05 for each in pauses), float(times.min()) * 1.5) * 1.15
@@ -66,7 +65,6 @@ def histogram(study: Study, width: float) -> Plot:
         if count:
             left, right = x(float(edges[k])), x(float(edges[k + 1]))
             bounds = [fmt.seconds(float(edge)) for edge in edges[k : k + 2]]
-            title = f"{fmt.count(float(count), 'step')}: {bounds[0]} to {bounds[1]}"
             plot.add(
                 Rect(
                     left + 0.5,
@@ -75,12 +73,29 @@ def histogram(study: Study, width: float) -> Plot:
                     y.start - y(float(count)),
                     "stall" if edges[k] >= slow else "backward",
                     1.0,
-                    title,
+                    f"{fmt.count(float(count), 'step')}: {bounds[0]} to {bounds[1]}",
                 )
             )
     _median_label(plot, typical, x, y)
     _pause_labels(plot, study, x, y, edges[:-1][bars > 0])
     return plot
+
+
+def _step_times(rank: Rank, account: Account) -> tuple[Floats, Floats]:
+    """Returns step times and their counts, without warm-up.
+
+    A row counts with its mean; slow steps count individually.
+    """
+    step, _, steps = without_slow(rank, np.ones(len(rank.steps), bool))
+    slow = [
+        each.iter_time
+        for row in np.flatnonzero(account.rows)
+        for each in rank.slow[row]
+        if rank.steps[row] > 1
+    ]
+    # The time is 0 if the slow steps of a row add up to more than the row itself.
+    rows = account.rows & (steps > 0) & (step > 0)
+    return np.concatenate([step[rows], slow]), np.concatenate([steps[rows], np.ones(len(slow))])
 
 
 def _few(values: list[float], x: Scale) -> list[float]:
@@ -103,18 +118,18 @@ def _median_label(plot: Plot, typical: float, x: Scale, y: Scale) -> None:
 
 def _pause_labels(plot: Plot, study: Study, x: Scale, y: Scale, filled: Floats) -> None:
     """Labels the nearest bar. Pauses in the same step share a bar that is longer than each."""
-    named = sorted(study.named, key=lambda each: each.seconds)[-4:]
+    pauses = sorted(study.pauses, key=lambda each: each.seconds)[-4:]
     heights = spread_out(
-        [y(float(max(each.times, 1))) - 12 for each in named], 15, y.end + 14, y.start - 20
+        [y(float(len(each.stalls))) - 12 for each in pauses], 15, y.end + 14, y.start - 20
     )
-    for each, high in zip(named, heights, strict=True):
+    for each, high in zip(pauses, heights, strict=True):
         took = each.seconds + study.case.account.typical_s
         at = x(float(filled[np.argmin(np.abs(np.log(filled / took)))])) + 3
         name = each.name.removeprefix("probably ").removeprefix("a ")
         label = (
-            f"{each.times} x {name} {fmt.seconds(each.seconds)}"
+            f"{len(each.stalls)} x {name} {fmt.seconds(each.seconds)}"
             if plot.width >= NARROW
-            else f"{each.times} x {name[:14]}"
+            else f"{len(each.stalls)} x {name[:14]}"
         )
         at_end = at + text_width(label, 11) > x.end
         plot.add(
@@ -127,7 +142,9 @@ def _pause_labels(plot: Plot, study: Study, x: Scale, y: Scale, filled: Floats) 
 
 def utilization(window: Window, width: float) -> Plot | None:
     """Draws one panel per GPU with its idle periods."""
-    gpus = [gpu for gpu in window.gpus if np.isfinite(utilization_of(gpu)).any()][:MAX_LANES]
+    gpus = [gpu for gpu in window.gpus if np.isfinite(samples(gpu.series["util"])).any()][
+        :MAX_LANES
+    ]
     if not gpus:
         return None
     plot = Plot(
@@ -139,23 +156,24 @@ def utilization(window: Window, width: float) -> Plot | None:
     for row, gpu in enumerate(gpus):
         _gpu_lane(plot, gpu, LANE * row, width)
     x = Scale(0, float(max(gpu.t[-1] for gpu in gpus)) or 1.0, 46, width - 10)
-    for value in ticks(0, x.high, 3 if width < NARROW else 6):
-        plot.add(
-            Text(
-                x(value),
-                plot.height - 6,
-                f"{value:.3g} s",
-                "muted",
-                11,
-                "middle" if x(value) < x.end - 16 else "end",
-            )
-        )
+    add_axis(plot, x, plot.height - 22, lambda value: f"{value:.3g} s")
     return plot
 
 
+def _idle_spans(gpu: GpuWindow) -> list[tuple[float, float]]:
+    """Returns (start, end) of each idle period in seconds since the start of the window."""
+    idle = np.concatenate([[False], samples(gpu.series["util"]) < ACTIVE, [False]])
+    change = np.flatnonzero(np.diff(idle.astype(np.int8)))
+    step = float(np.median(np.diff(gpu.t))) if len(gpu.t) > 1 else 0.0
+    return [
+        (float(gpu.t[first]), float(gpu.t[last - 1]) + step)
+        for first, last in zip(change[::2], change[1::2], strict=True)
+    ]
+
+
 def _gpu_title(gpu: GpuWindow) -> str:
-    idle = sum(end - start for start, end in idle_spans(gpu))
-    average = mean_of(utilization_of(gpu))
+    idle = sum(end - start for start, end in _idle_spans(gpu))
+    average = mean_of(samples(gpu.series["util"]))
     return f"GPU {gpu.index}: mean {average:.0f} %, idle {idle:.1f} s of {float(gpu.t[-1]):.0f} s"
 
 
@@ -164,7 +182,7 @@ def _gpu_lane(plot: Plot, gpu: GpuWindow, top: float, width: float) -> None:
     y = Scale(0, 100, top + LANE - 10, top + 24)
     plot.add(Text(x.start, top + 15, _gpu_title(gpu), "text", 12, bold=True))
     add_grid(plot, x, y, (0, 50, 100), lambda value: f"{value:.0f} %")
-    util = utilization_of(gpu)
+    util = samples(gpu.series["util"])
     known = np.flatnonzero(np.isfinite(util))
     every = known[:: max(len(known) // int(width), 1)]
     points = [(x(float(gpu.t[k])), y(float(util[k]))) for k in every]
@@ -172,7 +190,7 @@ def _gpu_lane(plot: Plot, gpu: GpuWindow, top: float, width: float) -> None:
         Area(((points[0][0], y.start), *points, (points[-1][0], y.start)), "backward", 0.3),
         Line(tuple(points), "backward", 1.2),
     )
-    for start, end in idle_spans(gpu):
+    for start, end in _idle_spans(gpu):
         length = max(x(end) - x(start), 1)
         plot.add(
             Rect(x(start), y.end, length, y.start - y.end, "wait", 0.16),

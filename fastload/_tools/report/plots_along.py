@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,22 +19,136 @@ from fastload._tools.charts import (
     Text,
     log_ticks,
     spread_out,
-    stage_color,
     text_width,
     ticks,
     time_label,
 )
-from fastload._tools.doctor.case import Case, Named
+from fastload._tools.doctor.account import Account, Pause, own_seconds, without_slow
+from fastload._tools.doctor.case import Case
 from fastload._tools.doctor.examine import Study
-from fastload._tools.doctor.runs import Floats
-from fastload._tools.report.series import Columns, columns, own_columns, position_of
+from fastload._tools.doctor.runs import Floats, Ints, Rank
 
 NARROW = 500.0  # a narrower plot has its labels above it, not beside it
 BESIDE = 160.0  # space for labels beside a plot
 MAX_RAILS = 3  # kinds of pauses in a plot
 MAX_MARKS = 60  # marks per kind of pause; more would merge into a bar
 STEADY_S = 0.02  # data wait below which the gate of the monitor considers a run steady
-STEADY_LABEL = "steady below 20 ms"
+PART_COLORS = {  # custom stages share one more color
+    "data wait": "wait",
+    "to_device": "copy",
+    "forward": "forward",
+    "loss": "loss",
+    "backward": "backward",
+    "optimizer": "optimizer",
+    "rest of the step": "other",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Means per step over equal parts of the run. Column i spans steps edges[i] to edges[i + 1]."""
+
+    edges: Floats
+    parts: dict[str, Floats]  # seconds per step: "data wait", the stages, "rest of the step"
+    wait_max: Floats
+    warm_until: float  # number of the last warm-up step
+
+
+def positions(rank: Rank) -> Floats:
+    """Returns the step at which each row ends. A restarted run continues after its first part."""
+    start = rank.iter[0] - rank.steps[0] if (np.diff(rank.iter) > 0).all() else 0
+    return np.cumsum(rank.steps).astype(np.float64) + float(start)
+
+
+def position_of(rank: Rank, number: int) -> float:
+    """Returns the position of step ``number`` on the axis."""
+    row = int(np.argmin(np.abs(rank.iter - number)))
+    return float(positions(rank)[row] + number - rank.iter[row])
+
+
+def columns(rank: Rank, account: Account, most: int) -> Columns:
+    """Averages the run into at most ``most`` columns.
+
+    Single slow steps are excluded, because they would dwarf the others. Plots draw them as marks.
+    """
+    ends = positions(rank)
+    begin = float(ends[0] - rank.steps[0])
+    n = max(min(most, len(ends)), 1)
+    edges = np.linspace(begin, float(ends[-1]), n + 1)
+    place = np.clip(np.searchsorted(edges, ends - rank.steps / 2, side="right") - 1, 0, n - 1)
+    step, data, weight = without_slow(rank, np.ones(len(rank.steps), bool))
+    stages = {name: np.nan_to_num(column) for name, column in rank.stage_times.items()}
+    busy = sum(stages.values(), np.zeros(len(step)))
+    wait = np.clip(np.minimum(data, step - busy), 0, None) if stages else np.minimum(data, step)
+    parts = {"data wait": wait, **stages, "rest of the step": np.clip(step - wait - busy, 0, None)}
+    warm = ends[~account.rows & (rank.session == rank.session[0])]
+    return Columns(
+        edges,
+        {name: _mean(values, weight, place, n) for name, values in parts.items()},
+        _largest(np.nan_to_num(rank.data_time_max), place, n),
+        float(warm[-1]) if len(warm) else begin,
+    )
+
+
+def _mean(values: Floats, weight: Ints, place: Ints, n: int) -> Floats:
+    total, count = np.bincount(place, values * weight, n), np.bincount(place, weight, n)
+    return _filled(np.divide(total, count, out=np.full(n, np.nan), where=count > 0))
+
+
+def _largest(values: Floats, place: Ints, n: int) -> Floats:
+    found = np.full(n, np.nan)
+    np.fmax.at(found, place, values)
+    return _filled(found)
+
+
+def _filled(values: Floats) -> Floats:
+    """Fills columns without a row from the previous column."""
+    last = np.maximum.accumulate(np.where(np.isfinite(values), np.arange(len(values)), 0))
+    return np.nan_to_num(values[last])
+
+
+def own_columns(rank: Rank, edges: Floats) -> Floats:
+    """Returns the seconds per step of the rank's own work, along the run."""
+    n = len(edges) - 1
+    middle = positions(rank) - rank.steps / 2
+    shown = middle >= edges[0]
+    place = np.clip(np.searchsorted(edges, middle[shown], side="right") - 1, 0, n - 1)
+    return _mean(own_seconds(rank)[shown], rank.steps[shown], place, n)
+
+
+class Label(NamedTuple):
+    """An entry of a legend with a square of its color."""
+
+    text: str
+    color: str
+    opacity: float = 1.0
+
+
+def _legend(plot: Plot, labels: Iterable[Label]) -> float:
+    """Draws labels in lines above the plot, for narrow plots, and returns their height."""
+    at = 46.0
+    line = 0
+    for label in labels:
+        size = text_width(label.text, 11) + 24
+        if at + size > plot.width:
+            at = 46.0
+            line += 1
+        plot.add(
+            Rect(at, 4 + 18 * line, 10, 10, label.color, label.opacity),
+            Text(at + 14, 13 + 18 * line, label.text, "text", 11),
+        )
+        at += size
+    return 18.0 * (line + 1)
+
+
+def _labels_beside(plot: Plot, labels: Iterable[Label], places: list[float], y: Scale) -> None:
+    """Draws labels to the right of the plot, each as near as possible to its place."""
+    left = plot.width - BESIDE + 8
+    for label, place in zip(labels, spread_out(places, 16, y.end + 6, y.start - 4), strict=True):
+        plot.add(
+            Rect(left, place - 5, 10, 10, label.color, label.opacity),
+            Text(left + 15, place + 4, label.text, "text", 12),
+        )
 
 
 def step_parts(study: Study, width: float) -> Plot:
@@ -48,30 +164,42 @@ def step_parts(study: Study, width: float) -> Plot:
     total = sum(parts.values(), np.zeros(len(shown.edges) - 1))
     steady = total[shown.edges[1:] > shown.warm_until]
     top = float(np.percentile(steady, 98) if len(steady) else total.max()) * 1.12
-    rows = 1 + max((line for _, line in _legend_places(parts, width)), default=0)
-    legend = 18 * rows if narrow else 0
-    rails = sorted(study.named, key=lambda each: -each.lost_s)[:MAX_RAILS]
+    labels = [
+        Label(f"{name} {fmt.seconds(float(np.median(values)))}", PART_COLORS.get(name, "more"))
+        for name, values in parts.items()
+    ]
+    described = ", ".join(label.text for label in labels)
+    plot = Plot("step-parts", width, 0.0, f"Time per step along the run: {described}")
+    legend = _legend(plot, labels) if narrow else 0.0
+    rails = sorted(study.pauses, key=lambda each: -each.lost_s)[:MAX_RAILS]
     upper = 12.0 + legend + (28 if narrow else 17) * len(rails)
-    label = ", ".join(_label(name, values) for name, values in parts.items())
-    plot = Plot("step-parts", width, upper + 240.0, f"Time per step along the run: {label}")
-    right = width - (8 if narrow else BESIDE)
-    x = Scale(shown.edges[0], shown.edges[-1], 46, right)
+    plot.height = upper + 240.0
+    x = Scale(shown.edges[0], shown.edges[-1], 46, width - (8 if narrow else BESIDE))
     y = Scale(0, top, plot.height - 26, upper)
     add_grid(plot, x, y, ticks(y.low, y.high, 4), time_label)
-    _step_axis(plot, x, y.start, narrow=narrow)
-    _stack(plot, shown, parts, x, y)
+    _step_axis(plot, x, y.start)
+    below = np.zeros(len(shown.edges) - 1)
+    places = []
+    for label, values in zip(labels, parts.values(), strict=True):
+        above = below + values
+        points = _staircase(shown.edges, above, x, y) + _staircase(shown.edges, below, x, y)[::-1]
+        plot.add(Area(tuple(points), label.color))
+        last = slice(-max(len(values) // 10, 1), None)
+        places.append(y(float(np.median(below[last] + values[last] / 2))))
+        below = above
     _warm(plot, shown, x, y)
-    for row, named in enumerate(rails):
-        _rail(plot, study, named, x, (legend + 20.0 + 28 * row) if narrow else (10.0 + 17 * row))
-    _name_parts(plot, parts, y, right=None if narrow else right, width=width)
+    for row, pause in enumerate(rails):
+        _rail(plot, study, pause, x, (legend + 20.0 + 28 * row) if narrow else (10.0 + 17 * row))
+    if not narrow:
+        _labels_beside(plot, labels, places, y)
     return plot
 
 
-def _rail(plot: Plot, study: Study, named: Named, x: Scale, high: float) -> None:
+def _rail(plot: Plot, study: Study, pause: Pause, x: Scale, high: float) -> None:
     """Draws a mark per pause. The name is beside the rail, or above it on a phone."""
     plot.add(Line(((x.start, high), (x.end, high)), "grid"))
-    for number in named.iters[:: max(len(named.iters) // MAX_MARKS, 1)]:
-        at = x(position_of(study.case.rank, number))
+    for stall in pause.stalls[:: max(len(pause.stalls) // MAX_MARKS, 1)]:
+        at = x(position_of(study.case.rank, stall.iter))
         plot.add(
             Rect(
                 at - 1.5,
@@ -80,30 +208,16 @@ def _rail(plot: Plot, study: Study, named: Named, x: Scale, high: float) -> None
                 10,
                 "stall",
                 1.0,
-                f"{named.name} at step {number:,}: {fmt.seconds(named.seconds)}",
+                f"{pause.name} at step {stall.iter:,}: {fmt.seconds(pause.seconds)}",
             )
         )
     name = (
-        named.name.removeprefix("probably ")
+        pause.name.removeprefix("probably ")
         .removeprefix("a ")
         .removeprefix("waiting for data, probably the ")
     )
     corner = (x.end + 8, high + 4) if x.end < plot.width - 20 else (x.start, high - 8)
-    plot.add(Text(*corner, f"{name} {fmt.seconds(named.seconds)}", "stall", 12))
-
-
-def _stack(plot: Plot, shown: Columns, parts: dict[str, Floats], x: Scale, y: Scale) -> None:
-    below = np.zeros(len(shown.edges) - 1)
-    for name, values in parts.items():
-        above = below + values
-        points = _staircase(shown.edges, above, x, y) + _staircase(shown.edges, below, x, y)[::-1]
-        plot.add(Area(tuple(points), part_color(name)))
-        below = above
-
-
-def part_color(name: str) -> str:
-    """Returns orange for data wait and gray for time outside the stages."""
-    return {"data wait": "wait", "rest of the step": "other"}.get(name) or stage_color(name)
+    plot.add(Text(*corner, f"{name} {fmt.seconds(pause.seconds)}", "stall", 12))
 
 
 def _staircase(edges: Floats, values: Floats, x: Scale, y: Scale) -> list[Point]:
@@ -125,18 +239,15 @@ def add_grid(
         )
 
 
-def _step_axis(plot: Plot, x: Scale, base: float, *, narrow: bool) -> None:
-    for value in ticks(x.low, x.high, 3 if narrow else 6):
-        plot.add(
-            Text(
-                x(value),
-                base + 16,
-                fmt.count(value),
-                "muted",
-                11,
-                "middle" if x(value) < x.end - 20 else "end",
-            )
-        )
+def add_axis(plot: Plot, x: Scale, base: float, label: Callable[[float], str]) -> None:
+    """Draws the labels of the horizontal axis below ``base``."""
+    for value in ticks(x.low, x.high, 3 if plot.width < NARROW else 6):
+        anchor = "middle" if x(value) < x.end - 20 else "end"
+        plot.add(Text(x(value), base + 16, label(value), "muted", 11, anchor))
+
+
+def _step_axis(plot: Plot, x: Scale, base: float) -> None:
+    add_axis(plot, x, base, fmt.count)
     plot.add(Text(x.start - 12, base + 16, "step", "muted", 11, "end"))
 
 
@@ -148,51 +259,6 @@ def _warm(plot: Plot, shown: Columns, x: Scale, y: Scale) -> None:
         )
         if end - x.start > text_width("warm-up", 11):
             plot.add(Text(x.start + 4, y.end + 12, "warm-up", "muted", 11))
-
-
-def _legend_places(parts: dict[str, Floats], width: float) -> list[tuple[float, int]]:
-    """Returns x and line of each label in a legend above the plot."""
-    places: list[tuple[float, int]] = []
-    at = 46.0
-    line = 0
-    for name, values in parts.items():
-        size = text_width(_label(name, values), 11) + 24
-        if at + size > width:
-            at = 46.0
-            line += 1
-        places.append((at, line))
-        at += size
-    return places
-
-
-def _label(name: str, values: Floats) -> str:
-    return f"{name} {fmt.seconds(float(np.median(values)))}"
-
-
-def _name_parts(
-    plot: Plot, parts: dict[str, Floats], y: Scale, *, right: float | None, width: float
-) -> None:
-    if right is None:
-        places = _legend_places(parts, width)
-        for (name, values), (at, line) in zip(parts.items(), places, strict=True):
-            plot.add(
-                Rect(at, 4 + 18 * line, 10, 10, part_color(name)),
-                Text(at + 14, 13 + 18 * line, _label(name, values), "text", 11),
-            )
-        return
-    middles = []
-    below = 0.0
-    for values in parts.values():
-        last = float(np.median(values[-max(len(values) // 10, 1) :]))
-        middles.append(y(below + last / 2))
-        below += last
-    for (name, values), place in zip(
-        parts.items(), spread_out(middles, 16, y.end + 6, y.start - 4), strict=True
-    ):
-        plot.add(
-            Rect(right + 8, place - 5, 10, 10, part_color(name)),
-            Text(right + 23, place + 4, _label(name, values), "text", 12),
-        )
 
 
 def data_wait(study: Study, width: float) -> Plot | None:
@@ -219,11 +285,10 @@ def data_wait(study: Study, width: float) -> Plot | None:
         f"Data wait along the run: mean {fmt.seconds(float(wait.mean()))}, "
         f"longest {fmt.seconds(top)}",
     )
-    right = width - (8 if narrow else BESIDE)
-    x = Scale(shown.edges[0], shown.edges[-1], 46, right)
+    x = Scale(shown.edges[0], shown.edges[-1], 46, width - (8 if narrow else BESIDE))
     y = Scale(low, high, plot.height - 26, 22 if narrow else 10, log=True)
     add_grid(plot, x, y, log_ticks(low, high), time_label)
-    _step_axis(plot, x, y.start, narrow=narrow)
+    _step_axis(plot, x, y.start)
     for k, value in enumerate(longest):
         left, end = x(float(shown.edges[k])), x(float(shown.edges[k + 1]))
         plot.add(Rect(left, y(float(value)) - 1, max(end - left, 2), 2, "wait", 0.45))
@@ -231,34 +296,17 @@ def data_wait(study: Study, width: float) -> Plot | None:
     stairs = _staircase(shown.edges, wait, x, y)
     plot.add(Area((*stairs, *bottom), "wait", 0.25), Line(tuple(stairs), "wait", 1.8))
     _warm(plot, shown, x, y)
+    labels = [Label("mean", "wait"), Label("longest", "wait", 0.45)]
+    places = [y(float(np.median(wait[-9:]))), y(float(np.median(longest[-9:])))]
     if low < STEADY_S < high:
         plot.add(Line(((x.start, y(STEADY_S)), (x.end, y(STEADY_S))), "muted", 1.0, dashed=True))
-    _wait_labels(
-        plot, (float(np.median(wait[-9:])), float(np.median(longest[-9:]))), y, right, narrow=narrow
-    )
-    return plot
-
-
-def _wait_labels(
-    plot: Plot, ends: tuple[float, float], y: Scale, right: float, *, narrow: bool
-) -> None:
+        labels.append(Label("steady below 20 ms", "muted"))
+        places.append(y(STEADY_S))
     if narrow:
-        plot.add(
-            Rect(46, 5, 10, 10, "wait"),
-            Text(60, 14, "mean", "text", 11),
-            Rect(104, 5, 10, 10, "wait", 0.45),
-            Text(118, 14, "longest", "text", 11),
-            Text(176, 14, f"- - {STEADY_LABEL}", "muted", 11),
-        )
-        return
-    labels = ["mean", "longest"]
-    places = [y(each) for each in ends]
-    if y.low < STEADY_S < y.high:
-        labels = [*labels, STEADY_LABEL]
-        places = [*places, y(STEADY_S)]
-    for label, place in zip(labels, spread_out(places, 15, y.end + 6, y.start - 4), strict=True):
-        color = "muted" if label == STEADY_LABEL else "wait"
-        plot.add(Text(right + 8, place + 4, label, color, 12))
+        _legend(plot, labels)
+    else:
+        _labels_beside(plot, labels, places, y)
+    return plot
 
 
 def rank_lanes(case: Case, width: float) -> Plot | None:
@@ -295,7 +343,7 @@ def rank_lanes(case: Case, width: float) -> Plot | None:
         slow = own > 1.05 * typical + 1e-4
         label = fmt.seconds(own) if narrow else f"{fmt.seconds(own)} own work"
         plot.add(Text(right + 8, top + 14, label, "wait" if slow else "muted", 11, bold=slow))
-    _step_axis(plot, x, 2 + lane * len(lanes), narrow=narrow)
+    _step_axis(plot, x, 2 + lane * len(lanes))
     return plot
 
 

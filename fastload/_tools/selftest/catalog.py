@@ -7,14 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-RESULT = "result.json"
-
 
 @dataclass(frozen=True, slots=True)
 class Entry:
     """One stage. ``timeout_s`` suits an idle machine; ``--timeout`` multiplies it."""
 
-    number: int
     name: str
     what: str
     on_cpu: bool = False  # also runs with --device cpu
@@ -24,21 +21,20 @@ class Entry:
 
 
 CATALOG = (
-    Entry(0, "environment", "driver, GPU, packages", on_cpu=True),
-    Entry(1, "decode", "every kind of JPEG, software decoding compared with the CPU", on_cpu=True),
-    Entry(2, "engine", "hardware JPEG engine compared with software, 20 shuffled batches"),
+    Entry("environment", "driver, GPU, packages", on_cpu=True),
+    Entry("decode", "every kind of JPEG, software decoding compared with the CPU", on_cpu=True),
+    Entry("engine", "hardware JPEG engine compared with software, 20 shuffled batches"),
     Entry(
-        3,
         "roi",
         "regions of interest decoded by the library (not used by fastload)",
         optional=True,
         backends=("nvjpeg",),
     ),
-    Entry(4, "resize", "crop, resize, letterbox, masks compared with the CPU", on_cpu=True),
-    Entry(5, "streams", "decoding does not overwrite memory of earlier work", timeout_s=300.0),
-    Entry(6, "lagging", "a consumer that lags by three batches gets correct pixels"),
-    Entry(7, "determinism", "bit-equal: repeated, other batch size, resumed", on_cpu=True),
-    Entry(8, "errors", "damaged samples are reported, all others are correct", on_cpu=True),
-    Entry(9, "speed", "images/s with the JPEG engine on and off", timeout_s=300.0),
+    Entry("resize", "crop, resize, letterbox, masks compared with the CPU", on_cpu=True),
+    Entry("streams", "decoding does not overwrite memory of earlier work", timeout_s=300.0),
+    Entry("lagging", "a consumer that lags by three batches gets correct pixels"),
+    Entry("determinism", "bit-equal: repeated, other batch size, resumed", on_cpu=True),
+    Entry("errors", "damaged samples are reported, all others are correct", on_cpu=True),
+    Entry("speed", "images/s with the JPEG engine on and off", timeout_s=300.0),
 )
 NAMES = tuple(entry.name for entry in CATALOG)

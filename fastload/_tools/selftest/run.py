@@ -1,4 +1,10 @@
-"""Runs the stages, each in its own process with a time limit, so that crashes are results."""
+"""Runs the stages, each in its own process with a time limit, so that crashes are results.
+
+Run as a program, this module is that process. It writes FOLDER/result.json when the stage has
+finished. The parent reports everything else: an exception, a crash or a hang.
+
+    python -m fastload._tools.selftest.run STAGE BACKEND DEVICE FOLDER DATASET GENERATED
+"""
 
 from __future__ import annotations
 
@@ -12,16 +18,17 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from fastload._decode import selftest_record as record
-from fastload._decode.gpu.requirements import checked_device, packages
+from fastload._decode.gpu.base import checked_device, packages
 from fastload._decode.registry import GPU_BACKENDS
 from fastload._store.dataset import open_dataset
-from fastload._tools.selftest.catalog import CATALOG, RESULT, Entry
+from fastload._tools.selftest.catalog import CATALOG, Entry
 from fastload.errors import ConfigError, MissingPart
 
+RESULT = "result.json"
 _MAX_LOG_LINES = 60
 _STACK_S = 5.0  # time for faulthandler to write the stacks
 
@@ -61,7 +68,7 @@ def selftest(options: Options, *, on_result: Callable[[Result], object]) -> list
 
     Raises MissingPart if no backend can run, and ConfigError for invalid options.
     """
-    from fastload._tools.selftest.loading import make_generated
+    from fastload._tools.selftest.decoding import make_generated
 
     stages = chosen_stages(options)
     backends = usable_backends(options)
@@ -144,7 +151,7 @@ def _stage(entry: Entry, backend: str, options: Options, folder: Path, generated
     command = [
         sys.executable,
         "-m",
-        "fastload._tools.selftest.child",
+        "fastload._tools.selftest.run",
         entry.name,
         backend,
         options.device,
@@ -155,7 +162,7 @@ def _stage(entry: Entry, backend: str, options: Options, folder: Path, generated
     timeout_s = entry.timeout_s * options.timeout
     started = time.monotonic()
     code = run_child(command, timeout_s, log=folder / "log")
-    seconds = time.monotonic() - started
+    seconds = round(time.monotonic() - started, 2)
     lines, last_line = _read_log(folder / "log")
 
     def failed(verdict: str, why: str) -> Result:
@@ -218,3 +225,22 @@ def _signal(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
+
+
+def main(stage: str, backend: str, device: str, *paths: str) -> None:
+    """Runs one stage in this process. ``paths`` are FOLDER, DATASET and GENERATED."""
+    import torch
+
+    from fastload._tools.selftest import gpu_stages, stages
+    from fastload._tools.selftest.decoding import Task
+
+    # The tensors are small: on a busy machine, several threads would mostly wait for each other.
+    torch.set_num_threads(1)
+    folder, dataset, generated = map(Path, paths)
+    run = getattr(stages, stage, None) or getattr(gpu_stages, stage)
+    outcome = run(Task(backend, device, dataset, generated, folder))
+    (folder / RESULT).write_text(json.dumps(asdict(outcome)))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -5,32 +5,26 @@ docs/selftest.md lists the error bounds.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
 from fastload._decode.backend import DecodeBackend, Filter, PixelFormat
-from fastload._tools.selftest import decoding, images
-from fastload._tools.selftest.decoding import PixelArray
+from fastload._tools.selftest import decoding
+from fastload._tools.selftest.decoding import (
+    PixelArray,
+    Task,
+    damaged_copy,
+    epoch,
+    make_loader,
+    resumed,
+)
 
 # Mean difference per image, of 255: what DALI's own tests allow between its CPU and GPU decoders.
 MEAN_BOUND = 1.0
 INTERIOR_BOUND = 1  # largest difference of a resized pixel, of 255
-
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """The input of a stage."""
-
-    backend: str
-    device: str
-    dataset: Path  # the user's packed dataset, or the generated one
-    generated: Path  # generated packed dataset, which a stage may copy and damage
-    folder: Path  # for files of this stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +36,9 @@ class Outcome:
     facts: dict[str, object] = field(default_factory=dict)
 
 
-Stage = Callable[[Task], Outcome]
-
-
 def decode(task: Task) -> Outcome:
     """Decodes every kind of JPEG in software and compares it with the CPU backend."""
-    jpegs = images.generated()
+    jpegs = decoding.generated()
     backend = decoding.open_backend(task.backend, task.device)
     found = decoding.decode(backend, jpegs)
     expected = decoding.decode(decoding.cpu_backend(), jpegs)
@@ -100,7 +91,7 @@ def resize(task: Task) -> Outcome:
 
     Both start from the pixels that the device decoded.
     """
-    jpegs = images.photographs(4)
+    jpegs = decoding.photographs(4)
     backend = decoding.open_backend(task.backend, task.device)
     cpu = decoding.cpu_backend()
     whole = decoding.decode(backend, jpegs)
@@ -178,8 +169,6 @@ def _masks_equal(backend: DecodeBackend, cpu: DecodeBackend) -> bool:
 
 def determinism(task: Task) -> Outcome:
     """Loads an epoch again, with another batch size, and resumed: pixels must be bit-equal."""
-    from fastload._tools.selftest.loading import epoch, make_loader, resumed
-
     first = epoch(make_loader(task, batch_size=8))
     facts: dict[str, object] = {"samples": len(first)}
     for name, other in (
@@ -206,8 +195,6 @@ def determinism(task: Task) -> Outcome:
 
 def errors(task: Task) -> Outcome:
     """Exactly the damaged records, and exactly the truncated files of a batch, are reported."""
-    from fastload._tools.selftest.loading import damaged_copy, epoch, make_loader
-
     copy, bad = damaged_copy(task)
     found = epoch(
         make_loader(
@@ -217,7 +204,7 @@ def errors(task: Task) -> Outcome:
     missing = sorted(set(range(max(*found, *bad) + 1)) - found.keys())
     if missing != bad:
         return Outcome(False, f"records {bad} were damaged, but {missing} are missing")
-    good = images.photographs(4)[0].data
+    good = decoding.photographs(4)[0].data
     files = [good[:-400], good, b"", good, good[:300], good, good[:-2]]
     backend = decoding.open_backend(task.backend, task.device)
     result = decoding.run(backend, files, (64, 48))

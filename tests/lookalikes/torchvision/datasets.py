@@ -28,4 +28,6 @@ class ImageFolder(torch.utils.data.Dataset[Any]):
         path, label = self.samples[index]
         with open(path, "rb") as file:
             image = Image.open(file).convert("RGB")
+        if self.target_transform:
+            label = self.target_transform(label)
         return (self.transform(image) if self.transform else image), label

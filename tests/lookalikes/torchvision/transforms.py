@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
+from PIL import Image, ImageOps
 
 
 class InterpolationMode(enum.Enum):
@@ -107,6 +107,33 @@ class RandomCrop(_Holder):
             fill,
             padding_mode,
         )
+
+    def __call__(self, image: Image.Image) -> Image.Image:
+        if self.padding:
+            image = ImageOps.expand(image, self.padding, self.fill)
+        left = int(torch.randint(image.width - self.size[1] + 1, ()))
+        top = int(torch.randint(image.height - self.size[0] + 1, ()))
+        return image.crop((left, top, left + self.size[1], top + self.size[0]))
+
+
+class Pad(_Holder):
+    defaults = {"padding": 0, "fill": 0, "padding_mode": "constant"}
+
+    def __call__(self, image: Image.Image) -> Image.Image:
+        return ImageOps.expand(image, self.__dict__["padding"], self.__dict__["fill"])
+
+
+class ImageClassification:
+    """The preset that ``weights.transforms()`` of torchvision's classifiers returns."""
+
+    def __init__(self, *, crop_size: int, resize_size: int = 256) -> None:
+        self.crop_size, self.resize_size = [crop_size], [resize_size]
+        self.mean, self.std = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
+        self.interpolation, self.antialias = InterpolationMode.BILINEAR, True
+
+    def __call__(self, image: Image.Image) -> torch.Tensor:
+        cropped = CenterCrop(self.crop_size[0])(Resize(self.resize_size[0])(image))
+        return Normalize(self.mean, self.std)(ToTensor()(cropped))
 
 
 class RandomHorizontalFlip(_Holder):

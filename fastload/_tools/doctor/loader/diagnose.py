@@ -12,25 +12,27 @@ from fastload._common.formatting import count
 from fastload._common.public import public
 from fastload._tools.doctor.finding import Diagnosis
 from fastload._tools.doctor.loader.figures import BatchTiming, LoaderFigures, diagnosis_of
-from fastload._tools.doctor.loader.model import LoaderCosts, suggestions
+from fastload._tools.doctor.loader.model import (
+    CannotMeasure,
+    LoaderCosts,
+    measure_candidate,
+    suggestions,
+)
 from fastload._tools.doctor.loader.stages import (
     StageCosts,
-    jpegs_of,
     measure_stages,
     of_fastload,
     of_torch,
-    time_fastload_decode,
 )
 from fastload._tools.doctor.loader.timing import (
     LoaderTiming,
-    ReplayBuffer,
     Source,
     Step,
     restored_random,
     time_loader,
     time_step,
 )
-from fastload._tools.monitor.batches import count_samples, float_images, image_size
+from fastload._tools.monitor.batches import count_samples, float_images
 from fastload.errors import ConfigError
 
 _CROWDED = 0.15  # share of a worker's time spent waiting for a core that is worth a note
@@ -88,7 +90,7 @@ def _measure(
 
     has_stages = source.kind == "torch"
     alone_share, stages_share = (0.35, 0.2) if step else (0.6, 0.4)
-    replay = ReplayBuffer()
+    replay: list[object] = []
     alone_share += 0.0 if has_stages else stages_share
     alone = time_loader(source, phase("the loader alone", alone_share), replay=replay)
     if alone is None:
@@ -96,25 +98,24 @@ def _measure(
             f"diagnose: the loader ({type(source.loader).__name__}) yielded no batch. "
             "It is empty, or an iterator that is used up."
         )
-    batch = replay.batches[0]
-    step_timing = together = costs = decode = None
+    batch = replay[0]
+    step_timing = together = costs = candidate = None
     if step is not None:
-        step_timing = time_step(step, replay.batches, phase("the step alone", 0.15))
+        step_timing = time_step(step, replay, phase("the step alone", 0.15))
         if not alone.ended:
             together = time_loader(source, phase("loader and step together", 0.3), step=step)
     notes = []
     if has_stages:
         costs = measure_stages(source, phase("the stages of the loader", stages_share), batch)
     if costs:
-        jpegs, others = jpegs_of(costs.paths, costs.encoded)
-        # A PNG takes several times as long as a JPEG, so the JPEGs alone would promise too much.
-        if others:
+        budget_s = min(0.1 * seconds, 3.0)
+        try:
+            candidate = measure_candidate(costs.samples, batch, costs.here.items, budget_s)
+        except CannotMeasure as error:
             notes.append(
-                f"{others} of {others + len(jpegs)} images are not JPEGs, so the gain of fastload "
-                "is not predicted. Measure it with fastload pack and fastload bench load."
+                f"the gain of fastload is not predicted: {error}. Measure it with fastload pack "
+                "and fastload bench load."
             )
-        elif jpegs:
-            decode = time_fastload_decode(jpegs, image_size(batch))
     notes += _notes(source, alone, costs, ended_early=step is not None and together is None)
     size = count_samples(batch) or 0
     workers = source.workers
@@ -130,8 +131,7 @@ def _measure(
         persistent=bool(getattr(source.loader, "persistent_workers", True)),
         float_images=float_images(batch),
         **(_worker_costs(costs) if costs else {}),
-        fastload_s=decode[0] * size if decode and size else None,
-        fastload_backend=decode[1] if decode else "",
+        candidate=candidate,
     )
     stages, stages_from = of_torch(costs, workers or 0) if costs else ((), "")
     if source.kind == "fastload":

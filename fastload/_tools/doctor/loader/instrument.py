@@ -64,7 +64,7 @@ CALLABLES = (
 )
 _READ_AND_DECODE = ("imread", "read_image")  # one call does both
 _DECODE_ARRAY = ("imdecode", "decode_jpeg", "decode_image")
-_MAX_REMEMBERED = 64  # paths and encoded images
+_MAX_REMEMBERED = 128  # paths and encoded images
 _MAX_DEPTH = 4  # datasets within datasets: Subset, ConcatDataset ...
 
 
@@ -151,8 +151,8 @@ class Instruments(ExitStack):
     def __init__(self, dataset: object) -> None:
         super().__init__()
         self.clock = StageClock()
-        self.paths: list[str] = []  # files opened for reading
-        self.encoded: list[bytes] = []  # images passed to a decoder as bytes
+        # Files opened for reading, and images passed to a decoder as bytes.
+        self.images: list[str | bytes] = []
         self.whole_calls: set[str] = set()  # functions seen that read and decode in one call
         self._dataset = dataset
         self._done: set[tuple[str, str]] = set()
@@ -169,6 +169,11 @@ class Instruments(ExitStack):
             self.close()
             raise
         return self
+
+    @property
+    def is_full(self) -> bool:
+        """True if no more images are remembered, so that the last sample may be incomplete."""
+        return len(self.images) >= _MAX_REMEMBERED
 
     def refresh(self) -> None:
         """Also watches modules that were imported meanwhile."""
@@ -216,17 +221,17 @@ class Instruments(ExitStack):
         if attribute in _READ_AND_DECODE and isinstance(first, str | os.PathLike):
             self.whole_calls.add(attribute)
             self._remember_path(first)
-        elif len(self.encoded) < _MAX_REMEMBERED:
+        elif not self.is_full:
             if isinstance(first, io.BytesIO):
-                self.encoded.append(first.getvalue())
+                self.images.append(first.getvalue())
             elif isinstance(first, bytes | bytearray | memoryview):
-                self.encoded.append(bytes(first))
+                self.images.append(bytes(first))
             elif hasattr(first, "tobytes") and attribute in _DECODE_ARRAY:
-                self.encoded.append(first.tobytes())
+                self.images.append(first.tobytes())
 
     def _remember_path(self, path: object) -> None:
-        if len(self.paths) < _MAX_REMEMBERED and isinstance(path, str | os.PathLike):
-            self.paths.append(os.fsdecode(path))
+        if not self.is_full and isinstance(path, str | os.PathLike):
+            self.images.append(os.fsdecode(path))
 
     def _opened(  # noqa: PLR0917 - the order of open()
         self,

@@ -1,4 +1,8 @@
-"""The model that predicts the gain of a change (docs/diagnose.md describes it). Pure.
+"""Predicts the gain of a change (docs/diagnose.md describes the model).
+
+The speed of fastload is not predicted but measured: the images that some samples opened are packed
+into a temporary folder and loaded with the user's batch size, number of images per sample and
+output size. Where this is not possible, ``CannotMeasure`` states why, and no speed is promised.
 
 Per batch, with W workers and C cores: loader(W) = k * max(wall / W, cpu / C). ``wall`` and ``cpu``
 are the costs of one batch in one worker, and k makes the formula agree with the measured loader.
@@ -9,15 +13,120 @@ that they cause each other. No prediction exceeds the speed of the step alone.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
 
 from fastload._common import formatting as fmt
+from fastload._load.loader import DataLoader
+from fastload._pack.files import is_image_name
+from fastload._pack.packer import pack
 from fastload._tools.doctor.finding import Ceiling, Finding, severity_of
+from fastload._tools.doctor.loader.timing import Source, time_loader
+from fastload._tools.monitor.batches import arrays
+from fastload.errors import FastloadError
+from fastload.transforms import Normalize, Resize
 
+_MAX_SAMPLES = 32
+_MAX_BYTES = 256 << 20  # of all images that are packed
+_PASS_BATCHES = 32
+_CHANNELS = (1, 3, 4)
 MIN_GAIN = 0.05  # two measurements differ by as much, so a smaller gain is not suggested
 # Times the number of cores, and at least 16: each worker costs memory, whatever the model predicts.
 _MAX_WORKERS_PER_CORE = 4
+
+
+class CannotMeasure(Exception):
+    """The speed of fastload on this loader cannot be measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A fastload loader that delivers what the user's loader delivers."""
+
+    seconds: float  # per batch
+    backend: str
+    images_per_sample: int
+    size: tuple[int, int]  # height, width
+
+
+def measure_candidate(
+    samples: Sequence[Sequence[str | bytes]], batch: object, batch_size: int, seconds: float
+) -> Candidate:
+    """Times fastload on these samples, each a list of files and encoded images."""
+    found = [_jpegs(each) for each in samples[:_MAX_SAMPLES]]
+    n_images = len(found[0]) if found else 0
+    if not n_images or not batch_size:
+        raise CannotMeasure("the images of single samples were not seen")
+    if any(len(each) != n_images for each in found):
+        raise CannotMeasure("the number of images per sample varies")
+    n_delivered, size = _delivered(batch, batch_size)
+    if n_delivered != n_images:
+        raise CannotMeasure(
+            f"a sample opens {n_images} and delivers {n_delivered} images, so fastload would do "
+            "other work"
+        )
+    if sum(len(image) for each in found for image in each) > _MAX_BYTES:
+        found = found[: max(1, _MAX_BYTES // sum(map(len, found[0])))]
+    rows = [{f"image{place}": image for place, image in enumerate(each)} for each in found]
+    is_float = any("float" in str(each.dtype) for each in arrays(batch) if len(each.shape) >= 3)
+    transform = [Resize(size), *([Normalize(0.5, 0.5)] if is_float else [])]
+    indices = [place % len(rows) for place in range(batch_size * _PASS_BATCHES)]
+    try:
+        with tempfile.TemporaryDirectory(prefix="fastload-diagnose-") as folder:
+            packed = Path(folder, "packed")
+            pack(rows, packed, fields=dict.fromkeys(rows[0], "image"))
+            loader = DataLoader(packed, batch_size, sampler=indices, transform=transform)
+            with closing(Source(loader)) as source, closing(loader):
+                timing = time_loader(source, seconds)
+                backend = str(source.loader.backend)
+    except (FastloadError, OSError) as error:
+        raise CannotMeasure(f"fastload cannot load its images: {error}") from error
+    if timing is None:
+        raise CannotMeasure("fastload delivered no batch of its images")
+    return Candidate(timing.timing.seconds, backend, n_images, size)
+
+
+def _jpegs(images: Sequence[str | bytes]) -> list[bytes]:
+    """The different JPEGs of a sample. A file that was read and then decoded counts once."""
+    contents: dict[bytes, None] = {}
+    for image in images:
+        content = image if isinstance(image, bytes) else _read(Path(image))
+        if content[:3] == b"\xff\xd8\xff":
+            contents[content] = None
+        elif isinstance(image, bytes) or is_image_name(image):
+            # A PNG takes several times as long as a JPEG, so the JPEGs would promise too much.
+            raise CannotMeasure("some of its images are not JPEGs")
+    return list(contents)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes() if path.is_file() and path.stat().st_size <= _MAX_BYTES else b""
+    except OSError as error:
+        raise CannotMeasure(f"{path.name} cannot be read again") from error
+
+
+def _delivered(batch: object, batch_size: int) -> tuple[int, tuple[int, int]]:
+    """Images per sample in a batch, and the largest height and width of them."""
+    count = 0.0
+    size = (0, 0)
+    for array in arrays(batch):
+        shape = tuple(map(int, array.shape))
+        is_images = 3 <= len(shape) <= 5
+        if is_images and shape[-3] in _CHANNELS:
+            height, width = shape[-2:]
+        elif is_images and shape[-1] in _CHANNELS:
+            height, width = shape[-3:-1]
+        else:
+            continue
+        count += math.prod(shape[:-3]) / batch_size
+        size = (max(size[0], height), max(size[1], width))
+    if count < 1 or count % 1:
+        raise CannotMeasure("the images in its batches were not recognized")
+    return int(count), size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,8 +143,7 @@ class LoaderCosts:
     cpu_s: float | None = None
     collate_ipc_s: float = 0.0
     float_images: bool = False
-    fastload_s: float | None = None  # fastload's decode of a batch in one thread
-    fastload_backend: str = ""
+    candidate: Candidate | None = None  # fastload on the same samples
     start_s: float = 0.0
     epoch_batches: int | None = None
     persistent: bool = True
@@ -94,16 +202,19 @@ def _all(costs: LoaderCosts) -> Iterator[Finding]:
             change=f"num_workers=None (now {costs.threads})",
             why="Without num_workers, the loader uses all cores of this job.",
         )
-    if costs.fastload_s is not None:
+    if costs.candidate is not None:
+        images = fmt.count(costs.candidate.images_per_sample, "image")
+        height, width = costs.candidate.size
         yield _suggest(
             costs,
-            costs.fastload_s / costs.cores,
+            costs.candidate.seconds,
             "decoding",
             "a faster decoder can do the same work",
             change="fastload.DataLoader on the packed dataset "
             "(fastload.migrate(loader) prints the code)",
-            why=f"The {costs.fastload_backend} decoder was measured on your own images: "
-            f"{1e3 * costs.fastload_s:.1f} ms per batch in one thread, with {cores}.",
+            why=f"fastload with the {costs.candidate.backend} decoder was measured on your own "
+            f"samples, {images} of {height} x {width} each, read from memory: "
+            f"{1e3 * costs.candidate.seconds:.1f} ms per batch with {cores}.",
         )
     if costs.collate_ipc_s and costs.float_images and costs.wall_s and costs.workers:
         saved = 0.75 * costs.collate_ipc_s
@@ -147,13 +258,17 @@ def _workers(costs: LoaderCosts) -> Iterator[Finding]:
         f"{100 * min(1.0, costs.cpu_s / costs.wall_s):.0f} % of it CPU time, and this job has "
         f"{fmt.count(costs.cores, 'core')}."
     )
+    kind = "workers"
+    title = f"{fmt.count(now, 'worker')} cannot keep up"
     if not now:
-        why = f"With num_workers=0, loading and training take turns. {why}"
+        kind = "no-workers"
+        title = "loading and training take turns in one process"
+        why = f"With num_workers=0 the step waits while a batch is loaded. {why}"
     yield _suggest(
         costs,
         costs.with_workers(wanted),
-        "workers",
-        f"{fmt.count(now, 'worker')} cannot keep up",
+        kind,
+        title,
         change=f"num_workers={wanted} (now {now})",
         why=why,
     )

@@ -7,11 +7,14 @@ slow each other down.
 
 from __future__ import annotations
 
+import functools
 import itertools
+import math
 import statistics
 import time
+import timeit
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,25 +23,17 @@ import numpy as np
 import torch
 
 from fastload._common import cuda
-from fastload._common.native import core
 from fastload._common.nested import map_tensors
-from fastload._decode.backend import DecodeBatch, new_requests
-from fastload._decode.registry import AUTO
-from fastload._load.decoder import Decoder
-from fastload._pack.files import is_image_name
-from fastload._store.jpeg_header import read_header
 from fastload._tools.doctor.loader.figures import StageShare
-from fastload._tools.doctor.loader.instrument import Instruments, StageClock
-from fastload._tools.doctor.loader.timing import Source, short
-from fastload.errors import BadImage, ConfigError, FastloadError
+from fastload._tools.doctor.loader.instrument import Instruments
+from fastload._tools.doctor.loader.timing import Source
+from fastload._tools.monitor.batches import count_samples
+from fastload.errors import ConfigError
 
-_MAX_ITEMS = 4096  # fetched in this process
+_MAX_BATCHES = 4096
 _ECHOES = 12  # batches sent to measure the transfer between processes
 # Nanoseconds on a core, nanoseconds ready but waiting for a core, time slices.
 _SCHEDSTAT = Path("/proc/thread-self/schedstat")
-_MAX_DECODED = 24  # images
-_DECODE_RUNS = 2  # the faster run counts, because the first one touches fresh memory
-_MAX_FILE_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,32 +62,51 @@ def mean_of(works: Sequence[Work], size: int) -> Work:
     )
 
 
+class TimeIsUp(BaseException):
+    """Ends a measurement in the middle of a batch."""
+
+
 class Meter:
-    """Adds up wall, CPU and queue time of this thread, and the stages of ``clock``.
+    """Measures calls of a dataset in this thread, and the stages inside them.
 
     Queue time is the time in which the thread was ready to run but all cores were busy. Without
     it, a busy machine would appear as a slow disk.
     """
 
-    def __init__(self, clock: StageClock) -> None:
-        self._clock = clock
+    def __init__(self, dataset: object, deadline: float) -> None:
+        self.instruments = Instruments(dataset).__enter__()
+        self.samples: list[list[str | bytes]] = []  # files and encoded images of each
+        self._deadline = deadline
+        self._items = 0
         self._spent = np.zeros(3)
 
-    @contextmanager
-    def running(self) -> Iterator[None]:
+    def call(self, n_items: int, function: Callable[[Any], Any], argument: Any) -> Any:
+        """Fetches items. Raises ``TimeIsUp`` after the deadline if the batch has an item."""
+        if self._items and time.perf_counter() >= self._deadline:
+            raise TimeIsUp
+        seen = self.instruments.images
+        n_seen = len(seen)
         before = _thread_times()
-        self._clock.start()
+        self.instruments.clock.start()
         try:
-            yield
+            found = function(argument)
         finally:
-            self._clock.stop()
+            self.instruments.clock.stop()
             self._spent += _thread_times() - before
+        self._items += n_items
+        if n_items == 1 and not self.instruments.is_full:
+            self.samples.append(seen[n_seen:])
+        return found
 
-    def taken(self, items: int, collate_s: float) -> Work:
+    def taken(self, collate_s: float) -> Work:
         """Returns the cost since the previous call."""
         wall, cpu, queued = map(float, self._spent)
+        stages = self.instruments.clock.taken()
+        work = Work(self._items, wall, cpu, min(queued, wall), stages, collate_s)
+        self._items = 0
         self._spent = np.zeros(3)
-        return Work(items, wall, cpu, min(queued, wall), self._clock.taken(), collate_s)
+        self.instruments.refresh()
+        return work
 
 
 def _thread_times() -> np.ndarray[tuple[int], np.dtype[np.float64]]:
@@ -113,8 +127,8 @@ class StageCosts:
     ipc_s: float = 0.0
     pin_s: float = 0.0  # if a GPU is in use
     copy_s: float = 0.0
-    paths: list[str] = field(default_factory=list)
-    encoded: list[bytes] = field(default_factory=list)
+    # files and encoded images of each sample, in this process
+    samples: list[list[str | bytes]] = field(default_factory=list)
     whole_calls: set[str] = field(default_factory=set)
 
     @property
@@ -126,20 +140,22 @@ class StageCosts:
 def measure_stages(source: Source, seconds: float, sample_batch: object) -> StageCosts | None:
     """Measures the loader's dataset; None if that would consume items of a stream."""
     loader = source.loader
-    if isinstance(loader.dataset, torch.utils.data.IterableDataset) and hasattr(
-        loader.dataset, "__next__"
-    ):
+    is_stream = isinstance(loader.dataset, torch.utils.data.IterableDataset)
+    if is_stream and hasattr(loader.dataset, "__next__"):
         return None
     threads = torch.get_num_threads()
     if not loader.num_workers:
-        costs = _measure_here(loader, seconds)
+        costs = _measure_here(source, seconds, sample_batch)
     else:
         torch.set_num_threads(1)  # as in torch's workers
         try:
-            costs = _measure_here(loader, 0.4 * seconds)
+            costs = _measure_here(source, 0.4 * seconds, sample_batch)
         finally:
             torch.set_num_threads(threads)
-        costs.there = _measure_in_workers(source, 0.4 * seconds)
+        if not is_stream:
+            works = _works(source, WatchedDataset(loader.dataset), 0.4 * seconds)
+            works = works[loader.num_workers :] or works  # without the first of each worker
+            costs.there = mean_of(works, max((each.items for each in works), default=1))
         costs.ipc_s = ipc_seconds(loader, sample_batch)
     if cuda.in_use():
         pin_s, costs.copy_s = cuda.pin_and_copy_s(map_tensors(sample_batch, torch.Tensor.cpu))
@@ -147,97 +163,64 @@ def measure_stages(source: Source, seconds: float, sample_batch: object) -> Stag
     return costs
 
 
-def _measure_here(loader: Any, seconds: float) -> StageCosts:
+def _measure_here(source: Source, seconds: float, sample_batch: object) -> StageCosts:
     """Fetches items one after the other in this process and collates them."""
-    deadline = time.perf_counter() + seconds
-    works: list[Work] = []
-    with Instruments(loader.dataset) as instruments:
-        fetcher = Fetcher(loader, instruments)
-        size = 0
-        for indices in fetcher.batches():
-            size = size or len(indices) or 1
-            works.append(fetcher.fetch(indices, deadline))
-            n_items = sum(each.items for each in works)
-            if time.perf_counter() >= deadline or n_items >= _MAX_ITEMS:
-                break
-    if not any(each.items for each in works):
+    dataset = WatchedDataset(source.loader.dataset, time.perf_counter() + seconds)
+    with dataset.meter.instruments as instruments:
+        works = _works(source, dataset, seconds, num_workers=0, timeout=0)
+    size = max((each.items for each in works), default=0)
+    if not size:
         raise ConfigError("diagnose: the loader's dataset returned no item; expected at least one")
+    if len(works) == 1:  # it may be cut short
+        size = count_samples(sample_batch) or size
     return StageCosts(
         mean_of(works, size),
-        paths=instruments.paths,
-        encoded=instruments.encoded,
+        samples=dataset.meter.samples,
         whole_calls=instruments.whole_calls,
     )
 
 
-class Fetcher:
-    """Fetches batches like torch's own fetcher and measures them."""
-
-    def __init__(self, loader: Any, instruments: Instruments) -> None:
-        self._loader = loader
-        self._dataset = loader.dataset
-        self._instruments = instruments
-        self._meter = Meter(instruments.clock)
-        self._streams = isinstance(loader.dataset, torch.utils.data.IterableDataset)
-        self._batched = loader.batch_sampler is not None or (
-            self._streams and loader.batch_size is not None
+def _works(
+    source: Source, dataset: WatchedDataset, seconds: float, **options: object
+) -> list[Work]:
+    """The cost of each batch of a copy of the loader, which has these options."""
+    works: list[Work] = []
+    deadline = time.perf_counter() + seconds
+    with closing(Source(source.loader)) as watched:
+        collate = functools.partial(measured_collate, dataset, source.loader.collate_fn)
+        watched.loader.__dict__.update(
+            options, dataset=dataset, collate_fn=collate, pin_memory=False
         )
-
-    def batches(self) -> Iterator[Sequence[Any]]:
-        """The indices of each batch; of a stream, the number of its items as a range."""
-        if self._streams:
-            self._stream = iter(self._dataset)
-            yield from itertools.repeat(range(self._loader.batch_size or 1))
-        elif self._batched:
-            yield from map(list, self._loader.batch_sampler)
-        else:
-            yield from ([index] for index in self._loader.sampler)
-
-    def fetch(self, indices: Sequence[Any], deadline: float) -> Work:
-        """Fetches items until the deadline, at least one, and collates them."""
-        items: list[Any] = []
         try:
-            with self._meter.running():
-                if hasattr(self._dataset, "__getitems__") and not self._streams and self._batched:
-                    items += self._dataset.__getitems__(list(indices))
-                else:
-                    for index in indices:
-                        items.append(next(self._stream) if self._streams else self._dataset[index])
-                        if time.perf_counter() >= deadline:
-                            break
-        except StopIteration:
-            pass
-        except Exception as error:
-            raise ConfigError(f"diagnose: the dataset raised {short(error)}") from error
-        self._instruments.refresh()
-        began = time.perf_counter()
-        if self._batched and items:
-            self._loader.collate_fn(items)
-        return self._meter.taken(len(items), time.perf_counter() - began)
+            for _, work in watched.batches():
+                works.append(work)
+                is_warm = len(works) > watched.loader.num_workers
+                if (time.perf_counter() >= deadline and is_warm) or len(works) >= _MAX_BATCHES:
+                    break
+        except TimeIsUp:
+            works.append(dataset.meter.taken(0.0))
+    return works
 
 
 class WatchedDataset:
-    """Wraps the dataset in a worker process, measures it there and forwards its attributes."""
+    """Measures a dataset in the process that uses it, and forwards its attributes."""
 
-    def __init__(self, inner: Any) -> None:
-        self.__dict__.update(_inner=inner, _instruments=None, _items=0)
+    def __init__(self, inner: Any, deadline: float = math.inf) -> None:
+        self.__dict__.update(_inner=inner, _deadline=deadline)
 
-    @property
-    def _running_meter(self) -> Meter:
-        own = self.__dict__
-        if own["_instruments"] is None:  # never exited, because the process ends with its work
-            instruments = Instruments(own["_inner"]).__enter__()
-            own.update(_instruments=instruments, _meter=Meter(instruments.clock))
-        meter: Meter = own["_meter"]
-        return meter
-
-    def _counted(self, n_items: int, function: Callable[..., Any], argument: Any) -> Any:
-        self.__dict__["_items"] += n_items
-        with self._running_meter.running():
-            return function(argument)
+    @functools.cached_property
+    def meter(self) -> Meter:
+        """Created on first use. In a worker it is never closed; the process ends with its work."""
+        return Meter(self._inner, self._deadline)
 
     def __getitem__(self, index: Any) -> Any:
-        return self._counted(1, self._inner.__getitem__, index)
+        return self.meter.call(1, self._inner.__getitem__, index)
+
+    def __iter__(self) -> Iterator[Any]:
+        stream = iter(self._inner)
+        with suppress(StopIteration):
+            while True:
+                yield self.meter.call(1, next, stream)
 
     def __len__(self) -> int:
         return len(self._inner)
@@ -245,7 +228,7 @@ class WatchedDataset:
     def __getattr__(self, name: str) -> Any:
         found = getattr(self.__dict__["_inner"], name)
         if name == "__getitems__":
-            return lambda indices: self._counted(len(indices), found, indices)
+            return lambda indices: self.meter.call(len(indices), found, indices)
         return found
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -254,88 +237,37 @@ class WatchedDataset:
     def __reduce__(self) -> tuple[object, ...]:
         return WatchedDataset, (self._inner,)
 
-    def taken(self, collate_s: float) -> Work:
-        """Returns the cost since the previous batch."""
-        own = self.__dict__
-        work = self._running_meter.taken(own["_items"], collate_s)
-        own["_items"] = 0
-        own["_instruments"].refresh()
-        return work
 
-
-class WatchedCollate:
-    """The loader's collate function, which also returns the cost of the batch."""
-
-    def __init__(self, inner: Callable[[Any], Any], dataset: WatchedDataset) -> None:
-        self._inner = inner
-        self._dataset = dataset
-
-    def __call__(self, items: Any) -> tuple[Any, Work]:
-        began = time.perf_counter()
-        batch = self._inner(items)
-        collate_s = time.perf_counter() - began
-        info = torch.utils.data.get_worker_info()
-        dataset = info.dataset if info is not None else None
-        watched = dataset if isinstance(dataset, WatchedDataset) else self._dataset
-        return batch, watched.taken(collate_s)
-
-
-def _measure_in_workers(source: Source, seconds: float) -> Work | None:
-    """Cost of batches in the loader's own workers; None for streams."""
-    if isinstance(source.loader.dataset, torch.utils.data.IterableDataset):
-        return None
-    works: list[Work] = []
-    deadline = time.perf_counter() + seconds
-    with closing(Source(source.loader)) as watched:
-        dataset = WatchedDataset(source.loader.dataset)
-        watched.loader.__dict__.update(
-            dataset=dataset,
-            collate_fn=WatchedCollate(source.loader.collate_fn, dataset),
-            pin_memory=False,
-        )
-        warm = watched.group
-        for _, work in watched.batches():
-            works.append(work)
-            if time.perf_counter() >= deadline and len(works) > warm:
-                break
-    works = works[warm:] or works
-    return mean_of(works, max((each.items for each in works), default=1))
-
-
-class Echo(torch.utils.data.Dataset[Any]):
-    """Returns a new copy of the same batch each time."""
-
-    def __init__(self, batch: Any) -> None:
-        self._batch = batch
-
-    def __len__(self) -> int:
-        return _ECHOES
-
-    def __getitem__(self, _: int) -> Any:
-        return map_tensors(self._batch, torch.Tensor.clone)
+def measured_collate(
+    dataset: WatchedDataset, collate: Callable[[Any], Any], items: Any
+) -> tuple[Any, Work]:
+    """Returns the batch and its cost."""
+    began = time.perf_counter()
+    batch = collate(items)
+    return batch, dataset.meter.taken(time.perf_counter() - began)
 
 
 def ipc_seconds(loader: Any, batch: Any) -> float:
     """Seconds to transfer a ready batch from a worker to this process.
 
-    The time of the copy that ``Echo`` makes is subtracted.
+    The worker copies the batch each time, because memory that is shared once is not sent again.
+    The time of that copy is subtracted.
     """
-    echo = Echo(map_tensors(batch, torch.Tensor.cpu))
-    clones = []
-    for _ in range(4):
-        began = time.perf_counter()
-        _ = echo[0]
-        clones.append(time.perf_counter() - began)
-    plain = torch.utils.data.DataLoader(
-        echo,
+    clone = functools.partial(map_tensors, function=torch.Tensor.clone)
+    ready = map_tensors(batch, torch.Tensor.cpu)
+    clone_s = min(timeit.repeat(lambda: clone(ready), number=1, repeat=4))
+    batches: Any = [ready] * _ECHOES
+    plain = torch.utils.data.DataLoader[Any](
+        batches,
         batch_size=None,
+        collate_fn=clone,
         num_workers=1,
         multiprocessing_context=loader.multiprocessing_context,
     )
     with closing(Source(plain)) as source:
         arrived = [time.perf_counter() for _ in source.batches()]
     intervals = [later - earlier for earlier, later in itertools.pairwise(arrived[2:])]
-    return max(0.0, statistics.median(intervals) - min(clones))
+    return max(0.0, statistics.median(intervals) - clone_s)
 
 
 def of_torch(costs: StageCosts, workers: int) -> tuple[tuple[StageShare, ...], str]:
@@ -382,62 +314,3 @@ def _shares(
         StageShare(name, value, value / total, detail.get(name, ()))
         for name, value in seconds.items()
     )
-
-
-def jpegs_of(paths: Sequence[str], encoded: Sequence[bytes]) -> tuple[list[bytes], int]:
-    """The JPEGs that the dataset used, and the number of other images."""
-    found = [each for each in encoded if _is_jpeg(each)]
-    others = len(encoded) - len(found)
-    for path in map(Path, dict.fromkeys(paths)):
-        if len(found) >= _MAX_DECODED:
-            break
-        try:
-            if path.is_file() and path.stat().st_size <= _MAX_FILE_BYTES:
-                content = path.read_bytes()
-                found += [content] if _is_jpeg(content) else []
-                others += not _is_jpeg(content) and is_image_name(str(path))
-        except OSError:  # removed meanwhile, or not readable
-            continue
-    return found[:_MAX_DECODED], others
-
-
-def _is_jpeg(content: bytes) -> bool:
-    return content[:3] == b"\xff\xd8\xff"
-
-
-def time_fastload_decode(
-    jpegs: Sequence[bytes], size: tuple[int, int] | None
-) -> tuple[float, str] | None:
-    """Seconds per image in one thread and the backend's name; None if nothing can be decoded.
-
-    Whole images are decoded and resized to the size of the batches.
-    """
-    seconds: list[float] = []
-    with closing(Decoder(AUTO, threads=1, budget=1)) as backend:
-        for each in jpegs:
-            try:
-                seconds.append(_decode_seconds(backend, each, size))
-            except FastloadError:  # fastload pack would report this image
-                continue
-        return (float(np.mean(seconds)), backend.choice.name) if seconds else None
-
-
-def _decode_seconds(backend: Decoder, jpeg: bytes, size: tuple[int, int] | None) -> float:
-    module = core()
-    if module is not None:
-        try:
-            jpeg = module.rewrite(jpeg).jpeg
-        except ValueError as error:  # BadJpeg
-            raise BadImage(str(error)) from None
-    header = read_header(jpeg)
-    height, width = size or (header.height, header.width)
-    requests = new_requests(1)
-    requests["out_w"] = width
-    requests["out_h"] = height
-    output = np.empty((1, height, width, 3), np.uint8)
-    best = float("inf")
-    for _ in range(_DECODE_RUNS):
-        result = backend.collect(backend.submit(DecodeBatch([jpeg], requests, output)))
-        result.raise_first()
-        best = min(best, float(result.times_ns.sum()) / 1e9)
-    return best

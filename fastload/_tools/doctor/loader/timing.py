@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import copy
 import itertools
-import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
 
 from fastload._common import cuda
+from fastload._load.collator import process_generators, restoring
 from fastload._load.loader import DataLoader
 from fastload._tools.doctor.loader.figures import BatchTiming
 from fastload._tools.monitor.batches import n_bytes
@@ -139,21 +138,12 @@ def restored_random(loader: object = None) -> Iterator[None]:
     owners = [loader, *(getattr(loader, name, None) for name in names)]
     owners.append(getattr(getattr(loader, "batch_sampler", None), "sampler", None))
     found = (getattr(owner, "generator", None) for owner in owners)
-    states = [(each, each.get_state()) for each in found if isinstance(each, torch.Generator)]
-    python_state = random.getstate()
-    numpy_state = np.random.get_state()
-    torch_state = torch.get_rng_state()
-    cuda_states = cuda.random_states() if cuda.in_use() else []
+    generators = [each for each in found if isinstance(each, torch.Generator)]
+    restore = restoring([*process_generators(), *generators])
     try:
         yield
     finally:
-        random.setstate(python_state)
-        np.random.set_state(numpy_state)
-        torch.set_rng_state(torch_state)
-        if cuda_states:
-            cuda.restore_random(cuda_states)
-        for generator, state in states:
-            generator.set_state(state)
+        restore()
 
 
 @dataclass(slots=True)
@@ -177,7 +167,7 @@ class LoaderTiming:
 
 
 def time_loader(
-    source: Source, seconds: float, *, replay: ReplayBuffer | None = None, step: Step | None = None
+    source: Source, seconds: float, *, replay: list[object] | None = None, step: Step | None = None
 ) -> LoaderTiming | None:
     """Runs passes for about ``seconds``, with ``step`` on each batch; None without a batch."""
     began = time.perf_counter()
@@ -211,7 +201,7 @@ def time_loader(
 def _run_pass(
     source: Source,
     current: Pass,
-    replay: ReplayBuffer | None,
+    replay: list[object] | None,
     step: Step | None,
     is_enough: Callable[[], bool],
 ) -> bool:
@@ -222,7 +212,7 @@ def _run_pass(
         current.arrived.append(arrived)
         current.waited.append(arrived - requested)
         if replay is not None:
-            replay.offer(batch)
+            keep_for_replay(replay, batch)
         if step is not None:
             run_step(step, batch)
         if is_enough():
@@ -285,16 +275,7 @@ def run_step(step: Step, batch: object) -> None:
         ) from error
 
 
-class ReplayBuffer:
-    """Keeps the first batches, within limits, to time the step alone."""
-
-    def __init__(self) -> None:
-        self.batches: list[object] = []
-        self._bytes = 0
-
-    def offer(self, batch: object) -> None:
-        """Keeps the batch while there is room. The first one is always kept."""
-        self._bytes += n_bytes(batch)
-        fits = len(self.batches) < REPLAY_BATCHES and self._bytes <= REPLAY_BYTES
-        if fits or not self.batches:
-            self.batches.append(batch)
+def keep_for_replay(kept: list[object], batch: object) -> None:
+    """Keeps the batch, to time the step alone, while there is room. The first is always kept."""
+    if not kept or (len(kept) < REPLAY_BATCHES and n_bytes([*kept, batch]) <= REPLAY_BYTES):
+        kept.append(batch)

@@ -8,7 +8,8 @@ import numpy as np
 
 from fastload._common import formatting as fmt
 from fastload._common.metrics import IMAGE_STAGES
-from fastload._tools.doctor.case import Case, Unclaimed, rule
+from fastload._tools.doctor.account import find_period
+from fastload._tools.doctor.case import Case, Unclaimed
 from fastload._tools.doctor.finding import Finding
 from fastload._tools.doctor.limits import (
     CAUSE_PART,
@@ -19,21 +20,20 @@ from fastload._tools.doctor.limits import (
     READ_PART,
     TRANSFER_SHARE,
 )
-from fastload._tools.doctor.periods import find_period
 from fastload._tools.doctor.runs import Floats, mean_of, n_cores, samples
 from fastload._tools.monitor.window import Window
 
 PACK = "run fastload pack SOURCE DEST once, then train with fastload.DataLoader(DEST, ...)"
 
 
-@rule(30)
 def data_wait(case: Case, unclaimed: Unclaimed) -> list[Finding]:
     """Most steps wait for data. Rare late batches are left to the rules on slow steps."""
     late = [stall for stall in unclaimed.stalls if stall.by_data]
     if sum(max(stall.steps, 1) for stall in late) * RARE_WAIT > case.account.n_steps:
         late = []  # not rare: these stalls are part of a slow loader
     unclaimed.stalls = [stall for stall in unclaimed.stalls if not stall.by_data] + late
-    wait_s = max(unclaimed.wait_s - sum(stall.data_s for stall in late), 0.0)
+    # The rules on slow steps charge these stalls, including the wait inside them.
+    wait_s = max(unclaimed.wait_s - sum(stall.data_s for stall in unclaimed.stalls), 0.0)
     unclaimed.wait_s = 0.0
     account = case.account
     share = wait_s / case.total_s
@@ -160,7 +160,6 @@ def _rhythm(case: Case) -> list[str]:
     return [f"Every {fmt.ordinal(n)} step is late, as with {n} workers that cannot keep up."]
 
 
-@rule(40)
 def transfer(case: Case, _: Unclaimed) -> list[Finding]:
     account = case.account
     copy = account.stages.get("to_device", 0.0)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fastload._common import formatting as fmt
-from fastload._tools.doctor.case import Case, Unclaimed, rule
+from fastload._tools.doctor.case import Case, Unclaimed
 from fastload._tools.doctor.finding import INFO, WARN, Finding, severity_of
 from fastload._tools.doctor.limits import (
     CLOCK_DROP,
@@ -33,6 +33,17 @@ REASONS = {
         ("power", "brake"),
         "Raise the power limit if you may (nvidia-smi -pl), or accept this speed as the ceiling.",
     ),
+}
+
+
+# What to change first if this stage is the largest one of a host-bound step.
+STAGE_FIXES = {
+    "to_device": "Copy with pin_memory=True and .to(device, non_blocking=True), or use "
+    "fastload.DataLoader(device='cuda').",
+    "forward": "Compile the model: torch.compile(model).",
+    "loss": "Keep the loss on the device: no .item(), no Python loop over samples or boxes.",
+    "backward": "Compile the model: torch.compile(model), whose backward pass launches less.",
+    "optimizer": "Create the optimizer with fused=True.",
 }
 
 
@@ -85,8 +96,7 @@ def _slowed(gpu: GpuWindow, words: tuple[str, ...]) -> _Slowed:
         bool,
     )
     means = {name: mean_of(samples(gpu.series[name])[mask]) for name in gpu.series}
-    clock = samples(gpu.series["sm_mhz"])
-    top = float(np.fmax.reduce(clock, initial=0.0))
+    top = float(np.fmax.reduce(samples(gpu.series["sm_mhz"]), initial=0.0))
     loss = max(1 - means["sm_mhz"] / top, 0.0) if top > 0 and means["sm_mhz"] >= 0 else 0.0
     part = float(mask.mean())
     facts = [f"throttled in {fmt.percent(part)} of the samples"]
@@ -100,7 +110,6 @@ def _slowed(gpu: GpuWindow, words: tuple[str, ...]) -> _Slowed:
     return _Slowed(gpu, part, loss, f"GPU {gpu.index}: {', '.join(facts)}.")
 
 
-@rule(70)
 def throttled_gpus(case: Case, _: Unclaimed) -> list[Finding]:
     """The missing clock stretches the time in which the run computes."""
     computing_s = max(case.total_s - case.account.wait_s, 0.0)
@@ -117,7 +126,6 @@ def throttled_gpus(case: Case, _: Unclaimed) -> list[Finding]:
     ]
 
 
-@rule(90)
 def host_bound(case: Case, unclaimed: Unclaimed) -> list[Finding]:
     """The GPU is idle although data is ready, or busy with small kernels or float32."""
     gpus = [gpu for gpu in case.window.gpus if gpu.t] if case.window else []
@@ -133,15 +141,22 @@ def host_bound(case: Case, unclaimed: Unclaimed) -> list[Finding]:
         ".item() calls; then try larger batches or CUDA graphs."
     )
     if util < UTIL_LOW and lost_s > max(WARN_SHARE * case.total_s, unclaimed.lost_s):
-        wait = fmt.percent(case.account.wait_s / case.total_s)
         evidence = [
             f"GPU utilization is {util:.0f} % (limit {UTIL_LOW:.0f} %), and data wait is only "
-            f"{wait} of the time."
+            f"{fmt.percent(case.account.wait_s / case.total_s)} of the time."
         ]
         evidence += [f"{drawn.capitalize()}."] if power > 0 else []
         title = (
             f"data is ready, but the GPU waits for Python {fmt.percent(1 - util / 100)} of the time"
         )
+        stages = case.account.stages
+        if stages:
+            largest = max(stages, key=stages.__getitem__)
+            share = fmt.percent(stages[largest] / case.account.step_s)
+            title += f"; the largest stage is {largest} ({share} of a step)"
+            parts = ", ".join(f"{name} {fmt.seconds(value)}" for name, value in stages.items())
+            evidence.append(f"A step takes {fmt.seconds(case.account.step_s)}: {parts}.")
+            fix = f"{STAGE_FIXES.get(largest, f'Profile {largest} first.')} {fix}"
         return [case.finding("host-bound", title, evidence, fix, lost_s=lost_s)]
     if util >= UTIL_BUSY and 0 < power < POWER_LOW:
         evidence = [
@@ -163,7 +178,6 @@ def _power_share(gpus: list[GpuWindow]) -> float:
     return mean_of(np.array(shares, np.float64))
 
 
-@rule(20)
 def swapping(case: Case, unclaimed: Unclaimed) -> list[Finding]:
     """Claims the slow steps in which the host swaps, and all waiting if most rows swap."""
     rank = case.rank
@@ -176,8 +190,7 @@ def swapping(case: Case, unclaimed: Unclaimed) -> list[Finding]:
     window_rate = math.nan
     if case.window:
         host = case.window.host.series
-        mb_s = samples(host["swap_in_mb_s"]) + samples(host["swap_out_mb_s"])
-        window_rate = 1e6 * mean_of(mb_s)
+        window_rate = 1e6 * mean_of(samples(host["swap_in_mb_s"]) + samples(host["swap_out_mb_s"]))
     window_swaps = window_rate > SWAP_BYTES_S
     if not busy.any() and not window_swaps:
         return []

@@ -9,8 +9,14 @@ import numpy as np
 
 from fastload._common import formatting as fmt
 from fastload._common.metrics import EventRow
-from fastload._tools.doctor.account import WAITING_STAGE, Stall, median_of_chunks
-from fastload._tools.doctor.case import Case, Named, Unclaimed, rule
+from fastload._tools.doctor.account import (
+    WAITING_STAGE,
+    Pause,
+    Stall,
+    find_groups,
+    median_of_chunks,
+)
+from fastload._tools.doctor.case import Case, Unclaimed
 from fastload._tools.doctor.finding import Finding
 from fastload._tools.doctor.limits import (
     JITTER_SHARE,
@@ -21,7 +27,6 @@ from fastload._tools.doctor.limits import (
     SHORT_S,
     SLOW_FACTOR,
 )
-from fastload._tools.doctor.periods import Group, find_groups
 
 FIXES = {
     "checkpoint": "Save less often or in the background: copy the state to CPU memory and write it "
@@ -48,8 +53,8 @@ EVENT_KINDS = {
 }
 
 
-def by_events(case: Case, stalls: Sequence[Stall]) -> tuple[list[Named], list[Stall], float]:
-    """Events by name, the unexplained stalls, and the seconds of events outside all steps."""
+def by_events(case: Case) -> tuple[Unclaimed, float]:
+    """What the events leave unexplained, and the seconds of events outside all steps."""
     account = case.account
     once: dict[tuple[str, int], EventRow] = {}
     for event in case.run.events:
@@ -58,7 +63,8 @@ def by_events(case: Case, stalls: Sequence[Stall]) -> tuple[list[Named], list[St
             key not in once or once[key].seconds < event.seconds
         ):
             once[key] = event
-    left = list(stalls)
+    left = list(case.stalls)
+    wait_s = account.wait_s
     outside_s = 0.0
     threshold_s = (SLOW_FACTOR - 1) * account.typical_s
     for event in once.values():
@@ -67,54 +73,53 @@ def by_events(case: Case, stalls: Sequence[Stall]) -> tuple[list[Named], list[St
             for place, stall in enumerate(left)
             if abs(stall.iter - event.iter) <= 1 + stall.slack
         ]
-        if not near and event.seconds > threshold_s:
-            outside_s += event.seconds
         rest = event.seconds
         for place in near:
             stall = left[place]
             excess_s = stall.excess_s - min(rest, stall.excess_s)
+            data_s = min(stall.data_s, excess_s)
             rest -= stall.excess_s - excess_s
+            # The event delays the next batch, so its time is part of data_time as well.
+            wait_s -= stall.data_s - data_s
             left[place] = replace(
-                stall,
-                excess_s=excess_s,
-                data_s=min(stall.data_s, excess_s),
-                peak_s=min(stall.peak_s, excess_s),
+                stall, excess_s=excess_s, data_s=data_s, peak_s=min(stall.peak_s, excess_s)
             )
-    named = [
+        if rest > threshold_s:
+            outside_s += rest
+    pauses = [
         _event_group(name, [event for event in once.values() if event.name == name])
         for name in dict.fromkeys(event.name for event in once.values())
     ]
     # A remainder shorter than a step is measurement error.
-    return named, [stall for stall in left if stall.excess_s > threshold_s], outside_s
+    stalls = [stall for stall in left if stall.excess_s > threshold_s]
+    return Unclaimed(stalls, max(wait_s, 0.0), pauses), outside_s
 
 
-def _event_group(name: str, events: list[EventRow]) -> Named:
+def _event_group(name: str, events: list[EventRow]) -> Pause:
     distances = np.diff(np.sort([event.iter for event in events]))
     middle = int(np.median(distances)) if len(distances) else 0
     period = middle if middle and float(np.mean(np.abs(distances - middle) <= 1)) >= 0.5 else 0
     kinds = (kind for part, kind in EVENT_KINDS.items() if part in name.lower())
     seconds = [event.seconds for event in events]
-    return Named(
-        next(kinds, "stall"),
-        name,
+    return Pause(
         period,
         events[0].iter % period if period else 0,
-        len(events),
+        tuple(Stall(event.iter, 0, event.seconds, 0.0) for event in events),
         float(np.median(seconds)),
         sum(seconds),
-        True,
-        tuple(event.iter for event in events),
+        kind=next(kinds, "stall"),
+        name=name,
+        by_event=True,
     )
 
 
-@rule(50)
 def periodic(case: Case, unclaimed: Unclaimed) -> list[Finding]:
     """One finding per named pause. Less than 2 % of the time is only information."""
-    named, unclaimed.stalls = _by_period(case, unclaimed.stalls)
-    unclaimed.named += named
+    pauses, unclaimed.stalls = _by_period(case, unclaimed.stalls)
+    unclaimed.pauses += pauses
     findings = []
-    for each in unclaimed.named:
-        times = fmt.count(each.times, "time")
+    for each in unclaimed.pauses:
+        times = fmt.count(len(each.stalls), "time")
         rhythm = f"every {fmt.count(each.period)} steps" if each.period else times
         places = "."
         if each.period:
@@ -135,49 +140,34 @@ def periodic(case: Case, unclaimed: Unclaimed) -> list[Finding]:
     return findings
 
 
-def _by_period(case: Case, stalls: Sequence[Stall]) -> tuple[list[Named], list[Stall]]:
-    """Named groups with a period, and the remaining stalls."""
+def _by_period(case: Case, stalls: Sequence[Stall]) -> tuple[list[Pause], list[Stall]]:
+    """Pauses with a name and a period, and the remaining stalls."""
     extent = (case.account.first_iter, case.account.last_iter)
     groups, rest = find_groups([stall for stall in stalls if not stall.by_data], *extent)
     starts, rest_late = find_groups([stall for stall in stalls if stall.by_data], *extent)
-    named = [_named(group, *_guess(group, groups, case.account.typical_s)) for group in groups]
+    named = [_guessed(group, groups, case.account.typical_s) for group in groups]
     for group in starts:
         if group.period >= RARE_WAIT:
             name = "waiting for data, probably the start of an epoch"
-            named.append(_named(group, "epoch-start", name))
+            named.append(replace(group, kind="epoch-start", name=name))
         else:
             rest_late += group.stalls
     return named, rest + rest_late
 
 
-def _guess(group: Group, groups: Sequence[Group], typical_s: float) -> tuple[str, str]:
+def _guessed(group: Pause, groups: Sequence[Pause], typical_s: float) -> Pause:
     """Short and frequent is logging, the longest is evaluation, anything between a checkpoint."""
     if group.period <= LOGGING_STEPS and group.seconds < max(SHORT_S, 3 * typical_s):
-        return "logging", "probably logging"
+        return replace(group, kind="logging", name="probably logging")
     is_longest = all(each.seconds <= group.seconds for each in groups)
     is_rarer = any(
         group.seconds > each.seconds >= SHORT_S and group.period > each.period for each in groups
     )
     if group.seconds >= LONG_S or (group.period % 50 and is_longest) or is_rarer:
-        return "evaluation", "probably evaluation"
-    return "checkpoint", "probably a checkpoint"
+        return replace(group, kind="evaluation", name="probably evaluation")
+    return replace(group, kind="checkpoint", name="probably a checkpoint")
 
 
-def _named(group: Group, kind: str, name: str) -> Named:
-    return Named(
-        kind,
-        name,
-        group.period,
-        group.phase,
-        len(group.stalls),
-        group.seconds,
-        group.lost_s,
-        False,
-        tuple(stall.iter for stall in group.stalls),
-    )
-
-
-@rule(50)
 def jitter(case: Case, unclaimed: Unclaimed) -> list[Finding]:
     """Slow steps without a period: first the loader's, then all others."""
     findings = []
@@ -213,7 +203,6 @@ def jitter(case: Case, unclaimed: Unclaimed) -> list[Finding]:
     return findings
 
 
-@rule(60)
 def slow_rank(case: Case, _: Unclaimed) -> list[Finding]:
     """The rank whose own time is far above that of the others.
 
@@ -262,5 +251,4 @@ def slow_rank(case: Case, _: Unclaimed) -> list[Finding]:
     title = (
         f"rank {rank.rank} of {len(case.own)} delays the others by {fmt.seconds(excess)} per step"
     )
-    lost_s = excess * case.account.n_steps
-    return [case.finding("slow-rank", title, evidence, fix, lost_s=lost_s)]
+    return [case.finding("slow-rank", title, evidence, fix, lost_s=excess * case.account.n_steps)]

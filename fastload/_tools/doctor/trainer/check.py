@@ -109,8 +109,9 @@ def check_trainer(
     )
     if optimizer is not None:
         _record_optimizer(facts, optimizer)
-    with restored_random(), _restored_state(model, optimizer):
+    with restored_random(), _restored_state(model, optimizer) as scalers:
         _run(facts, lambda: step(batch))
+        facts.scaler = any(scaler.is_enabled() for scaler in scalers)
     findings, passed = judge(facts)
     kinds = ", ".join(dict.fromkeys(each.kind for each in findings))
     verdict = "No finding: the step has none of the known mistakes."
@@ -129,8 +130,8 @@ def check_trainer(
 @contextmanager
 def _restored_state(
     model: torch.nn.Module, optimizer: torch.optim.Optimizer | None
-) -> Iterator[None]:
-    """Restores model, optimizer, gradients and gradient scalers on exit.
+) -> Iterator[dict[Any, dict[str, Any]]]:
+    """Restores model, optimizer, gradients and gradient scalers on exit; yields these scalers.
 
     Values are copied back into the same tensors, so views, DDP buckets and graphs remain valid.
     """
@@ -158,7 +159,7 @@ def _restored_state(
 
     torch.amp.grad_scaler.GradScaler.scale = recording_scale  # type: ignore[method-assign,assignment]
     try:
-        yield
+        yield scalers
     finally:
         torch.amp.grad_scaler.GradScaler.scale = scale  # type: ignore[method-assign]
         with torch.no_grad():

@@ -249,11 +249,9 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 @contextmanager
 def watching(facts: StepFacts) -> Iterator[None]:
-    """Records the step inside the context, including autocast and gradient scaling."""
+    """Records the step inside the context, including autocast."""
     autocast = torch.amp.autocast_mode.autocast
-    scaler = torch.amp.grad_scaler.GradScaler
     enter = autocast.__enter__
-    scale = scaler.scale
 
     def entered(self: Any) -> Any:
         facts.autocast[
@@ -261,16 +259,10 @@ def watching(facts: StepFacts) -> Iterator[None]:
         ] += 1
         return enter(self)  # type: ignore[no-untyped-call]
 
-    def scaled(self: Any, outputs: Any) -> Any:
-        facts.scaler = facts.scaler or self.is_enabled()
-        return scale(self, outputs)
-
     functions = FunctionWatch(facts)
     autocast.__enter__ = entered  # type: ignore[method-assign]
-    scaler.scale = scaled  # type: ignore[method-assign]
     try:
         with OperatorWatch(facts, functions), functions:
             yield
     finally:
         autocast.__enter__ = enter  # type: ignore[method-assign]
-        scaler.scale = scale  # type: ignore[method-assign]

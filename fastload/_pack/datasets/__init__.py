@@ -1,0 +1,1 @@
+"""Operations on packed datasets: append, merge, filter, export, reindex, diff."""
