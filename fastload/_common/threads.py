@@ -8,7 +8,6 @@ a weakref callback, where a Ctrl-C is lost. Their threads do not exist in a fork
 from __future__ import annotations
 
 import atexit
-import contextlib
 import os
 import queue
 import threading
@@ -107,17 +106,41 @@ def _do(job: Future[Any], function: Callable[..., Any], arguments: tuple[Any, ..
 _running: dict[int, _Workers] = {}
 
 
-@atexit.register
 def _stop_all() -> None:
     """Stops all threads, because a thread inside torch at interpreter exit aborts the process."""
     until = time.monotonic() + _EXIT_S
     while _running and time.monotonic() < until:
-        with contextlib.suppress(KeyboardInterrupt):  # a second Ctrl-C changes nothing
-            for workers in list(_running.values()):
-                workers.stop()
-            time.sleep(0.002)
+        for workers in list(_running.values()):
+            workers.stop()
+        time.sleep(0.002)
 
 
+def at_exit(stop: Callable[[], None]) -> None:
+    """Calls ``stop`` at interpreter exit, and again if Ctrl-C interrupts it.
+
+    Python prints a KeyboardInterrupt that leaves an exit handler and skips the rest of the handler.
+    A function can be interrupted before it enters its first ``try``. A generator that waits inside
+    ``try`` cannot, and ``next`` is C code.
+    """
+
+    def handler() -> Iterator[None]:
+        try:  # noqa: SIM105 - the end of a "with" runs Python code, which Ctrl-C can interrupt
+            yield
+        except KeyboardInterrupt:
+            pass
+        while True:
+            try:
+                stop()
+                return
+            except KeyboardInterrupt:
+                pass
+
+    waiting = handler()
+    next(waiting)
+    atexit.register(next, waiting, None)
+
+
+at_exit(_stop_all)
 os.register_at_fork(after_in_child=_running.clear)
 
 

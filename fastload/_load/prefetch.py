@@ -22,8 +22,6 @@ Three constraints determine the design:
 
 from __future__ import annotations
 
-import atexit
-import contextlib
 import os
 import queue
 import threading
@@ -37,6 +35,7 @@ from typing import Any
 
 import numpy as np
 
+from fastload._common.threads import at_exit
 from fastload._load.batch import Batch, Failed, Ids
 from fastload._load.pipeline import Driver
 from fastload.errors import WorkerDied
@@ -271,16 +270,14 @@ def _start(driver: Driver, request: Any) -> bool:
 _running: dict[int, ReadyQueue | _ExitingThread] = {}  # thread id -> its queue
 
 
-@atexit.register
 def _stop_all() -> None:
     deadline = time.monotonic() + _EXIT_S
     while _running and time.monotonic() < deadline:
-        # Ignores a second Ctrl-C: the deadline bounds the wait, and a traceback would not help.
-        with contextlib.suppress(KeyboardInterrupt):
-            for each in list(_running.values()):
-                each.stop()
-            for each in list(_running.values()):
-                each.wait(deadline)
+        for each in list(_running.values()):
+            each.stop()
+        for each in list(_running.values()):
+            each.wait(deadline)
 
 
+at_exit(_stop_all)
 os.register_at_fork(after_in_child=_running.clear)
