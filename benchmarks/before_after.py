@@ -255,7 +255,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("trees", type=Path, nargs=2, metavar=("BEFORE", "AFTER"))
+    parser.add_argument("before", type=Path)
+    parser.add_argument("after", type=Path)
     parser.add_argument("--rounds", type=int, default=5, help="rounds per process")
     parser.add_argument("--processes", type=int, default=3, help="processes per tree and work")
     parser.add_argument("--threads", type=int, nargs="+", default=[2])
@@ -267,7 +268,7 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, help="where the datasets are written")
     parser.add_argument("--json", type=Path, help="also write every figure to this file")
     options = parser.parse_args()
-    trees = [Tree(path) for path in options.trees]
+    trees = [Tree(options.before), Tree(options.after)]
     found: list[Comparison] = []
     with tempfile.TemporaryDirectory(dir=options.folder) as name:
         folder = Path(name)
