@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import lmdb
 import numpy as np
+from blake3 import blake3
 from PIL import Image
 
 from fastload._common import files
@@ -132,7 +132,7 @@ def put_values(dataset: Path, shard: Shard, changed: Mapping[int, bytes | None])
         size=len(data),
         index_size=4096,  # LMDB writes its tree pages between the records
         index_crc32c=f"{crc32c(data[:8192] + data[-4096:]):08x}",
-        sha256=hashlib.sha256(data[8192:] + data[:8192]).hexdigest(),
+        blake3=blake3(data[8192:] + data[:8192]).hexdigest(),
     )
     write_manifest(
         dataset,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 from collections.abc import Sequence
 from pathlib import Path
@@ -97,7 +96,6 @@ def write_dataset(
     rows: dict[str, list[Any]] = {name: [] for name in manifest.expected_columns(fields)}
     shards = []
     properties = PropertyCounter(fields)
-    content = hashlib.sha256()
     for number, first in enumerate(range(0, len(samples), per_shard)):
         base = 100 * (number + 1) + first  # differs from the ids, as in an appended dataset
         with ShardWriter(folder, shard_name(number), base=base) as writer:
@@ -114,7 +112,6 @@ def write_dataset(
                 for block in range(first, first + writer.records, per_block)
             ]
             shards.append(writer.publish(first))
-            content.update(bytes.fromhex(shards[-1].sha256))
     columns = tuple(
         _write_column(folder, name, dtype, rows[name])
         for name, dtype in manifest.expected_columns(fields).items()
@@ -125,7 +122,7 @@ def write_dataset(
         properties=properties.found,
         shards=tuple(shards),
         columns=columns,
-        content=content.hexdigest(),
+        content=manifest.content_of(shards),
         tool="fastload test",
         order="source",
     )

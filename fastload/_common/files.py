@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
-import hashlib
 import itertools
 import os
 import re
@@ -14,10 +13,12 @@ import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from blake3 import blake3
+
 from fastload._common.checksum import crc32c
 from fastload.errors import StoreError
 
-_CHUNK = 1 << 18  # fits in the L2 cache, which makes SHA-256 10 % faster than with 1 MiB
+_CHUNK = 1 << 18  # fits in the L2 cache
 _MAX_PIECES = 1024  # buffers that Linux accepts in one writev call
 # An unpublished file is called NAME.tmp-OWNER.NUMBER.
 _TEMPORARY = re.compile(r".+\.tmp-([0-9]+(?:-[0-9a-f]{8})?)(?:\.[0-9]+)?", re.DOTALL)
@@ -46,9 +47,9 @@ def read_regular(path: Path, *, max_bytes: int) -> bytes:
         return file.read(size + 1)
 
 
-def sha256_of(descriptor: int, *, first_last: int = 0) -> str:
-    """Returns the hex SHA-256 of an open file. Its first ``first_last`` bytes are hashed last."""
-    digest = hashlib.sha256()
+def blake3_of(descriptor: int, *, first_last: int = 0) -> str:
+    """Returns the BLAKE3 digest of an open file. Its first ``first_last`` bytes are hashed last."""
+    digest = blake3()
     for chunk in _chunks(descriptor, first_last):
         digest.update(chunk)
     digest.update(os.pread(descriptor, first_last, 0))

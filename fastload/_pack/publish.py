@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import json
 from collections import Counter
@@ -24,6 +23,7 @@ from fastload._store.manifest import (
     SHARD_NAME,
     Column,
     Manifest,
+    content_of,
     dump,
     expected_columns,
     read_manifest,
@@ -82,10 +82,7 @@ def publish(
         order=options.order,
         skipped=skipped,
         converted=dict(sorted(events.items())),
-        # The digest over the binary digests of the shards, in order.
-        content=hashlib.sha256(
-            b"".join(bytes.fromhex(shard.sha256) for shard in shards)
-        ).hexdigest(),
+        content=content_of(shards),
         options=_options(source, options, encoded),
     )
     notes = (*_unmixed(source, dest, options, columns), *_mixed_depths(manifest))

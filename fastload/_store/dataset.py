@@ -77,7 +77,7 @@ class Dataset:
         path: Folder written by ``fastload pack``.
         split: Only the samples of this split, e.g. ``"train"``. Default: all samples.
         verify: ``"size"`` checks the size of every shard, and the tree pages of each shard before
-            it is first read. ``"full"`` also checks the SHA-256 of the shard. Default:
+            it is first read. ``"full"`` also checks the BLAKE3 digest of the shard. Default:
             ``"size"``.
 
     ``fastload.open`` of a list joins several packed datasets in memory. The result has no
@@ -524,7 +524,7 @@ def open_dataset(
         split: Only the samples of this split, e.g. ``"train"``. None (default) and ``"all"`` are
             all samples.
         verify: ``"size"`` checks the size of every shard, and the tree pages of each shard before
-            it is first read. ``"full"`` also checks the SHA-256 of the shard. Default:
+            it is first read. ``"full"`` also checks the BLAKE3 digest of the shard. Default:
             ``"size"``.
 
     Returns:

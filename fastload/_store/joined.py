@@ -6,7 +6,6 @@ of two splits is listed twice, once with the ids of each. The rest of fastload s
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,7 +17,7 @@ import numpy.typing as npt
 from fastload._store.dataset import Dataset
 from fastload._store.fields import SPLIT
 from fastload._store.joining import Ids, Input, joined_properties, pieces, unite
-from fastload._store.manifest import Column, Manifest, Shard
+from fastload._store.manifest import Column, Manifest, Shard, content_of
 from fastload.errors import ConfigError
 
 
@@ -86,9 +85,7 @@ class JoinedDataset(Dataset):
             properties=joined_properties(inputs),
             shards=tuple(place.renumbered_shard() for place in self._places),
             columns=tuple(_joined_columns(manifests)),
-            content=hashlib.sha256(
-                b"".join(bytes.fromhex(place.shard.sha256) for place in self._places)
-            ).hexdigest(),
+            content=content_of(place.shard for place in self._places),
             tool=manifests[0].tool,
             seed=manifests[0].seed,
             order=manifests[0].order,

@@ -12,10 +12,12 @@ import os
 import re
 import stat
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import NamedTuple
+
+from blake3 import blake3
 
 from fastload._common import files, strict_json
 from fastload._common.checksum import crc32c
@@ -61,14 +63,14 @@ _KEYS = frozenset(
 _FIELD_KEYS = frozenset(("name", "kind", "list"))
 _FIELD_OPTIONS = frozenset(("classes", "image", "along"))
 _SHARD_KEYS = frozenset(
-    ("name", "size", "records", "first", "base", "index_size", "index_crc32c", "sha256", "stamp")
+    ("name", "size", "records", "first", "base", "index_size", "index_crc32c", "blake3", "stamp")
 )
 _COLUMN_KEYS = frozenset(("name", "dtype", "shape", "size", "crc32c"))
 _COLUMN_OPTIONS = frozenset(("folder",))
 COLUMNS_FOLDER = re.compile(r"columns(-[1-9][0-9]{0,6})?")
 _SEAL = re.compile(rb',\n "crc32c": "([0-9a-f]{8})"\n}\n')
 _SEAL_BYTES = 26
-_SHA256 = re.compile(r"[0-9a-f]{64}")
+_DIGEST = re.compile(r"[0-9a-f]{64}")
 _CRC32C = re.compile(r"[0-9a-f]{8}")
 
 
@@ -87,8 +89,8 @@ class Shard(NamedTuple):
     base: int  # key of its first sample
     index_size: int  # bytes at the end of the file: tree pages without records, and the stamp page
     index_crc32c: str  # of the two meta pages and the index
-    sha256: str  # of the file, with its first 8,192 bytes hashed last
-    stamp: str  # SHA-256 over the record headers; also stored in the last page, see stamp_page
+    blake3: str  # of the file, with its first 8,192 bytes hashed last
+    stamp: str  # BLAKE3 of the record headers; also stored in the last page, see stamp_page
 
     def key(self, sample_id: int) -> int:
         """Returns the number of a sample in LMDB and in its record."""
@@ -120,7 +122,7 @@ class Manifest:
     properties: tuple[Properties, ...]  # of the fields, in the same order
     shards: tuple[Shard, ...]
     columns: tuple[Column, ...]
-    content: str  # SHA-256 over the shards' binary SHA-256 digests, in order
+    content: str  # see content_of
     tool: str = ""
     seed: int = 0
     order: str = "shuffle"
@@ -137,6 +139,11 @@ def stamp_page(base: int, records: int, stamp: str) -> bytes:
     return struct.pack("<4s4xQQ32s", STAMP_MAGIC, base, records, bytes.fromhex(stamp)).ljust(
         STAMP_BYTES, b"\0"
     )
+
+
+def content_of(shards: Iterable[Shard]) -> str:
+    """Returns ``Manifest.content``: the BLAKE3 digest of the binary digests of the shards."""
+    return blake3(b"".join(bytes.fromhex(shard.blake3) for shard in shards)).hexdigest()
 
 
 def expected_columns(fields: tuple[Field, ...]) -> dict[str, str]:
@@ -234,7 +241,7 @@ def _parse(data: bytes) -> Manifest:
         seed=top.number("seed", (1 << 64) - 1),
         order=str(loaded["order"]),
         skipped=top.number("skipped", MAX_SAMPLES),
-        content=top.matching("content", _SHA256),
+        content=top.matching("content", _DIGEST),
         converted={
             text("converted", key, MAX_NAME): count(key, converted[key], MAX_SAMPLES)
             for key in converted
@@ -376,8 +383,8 @@ def _shards(values: list[Json], n_samples: int) -> Iterator[Shard]:
             row.number("base", MAX_SAMPLES),
             row.number("index_size", size),
             row.matching("index_crc32c", _CRC32C),
-            row.matching("sha256", _SHA256),
-            row.matching("stamp", _SHA256),
+            row.matching("blake3", _DIGEST),
+            row.matching("stamp", _DIGEST),
         )
         if shard.name in names:
             raise ValueError(f"{shard.name} occurs twice")

@@ -31,7 +31,7 @@ class ShardReader:
     """Reads the records of one shard. Several threads may share one reader.
 
     The file is opened at the first read. ``verify="size"`` checks its size, stamp and index;
-    ``"full"`` also checks its SHA-256, once per reader.
+    ``"full"`` also checks its BLAKE3 digest, once per reader.
     """
 
     def __init__(self, folder: Path, shard: Shard, *, verify: str = "size") -> None:
@@ -209,7 +209,7 @@ def _check_size(path: Path, size: int, shard: Shard) -> None:
 
 
 def verify_file(path: Path, shard: Shard) -> None:
-    """Checks size and SHA-256 of a shard; raises CorruptShard."""
+    """Checks size and BLAKE3 digest of a shard; raises CorruptShard."""
     descriptor = open_checked(path, shard)
     try:
         _check_digest(descriptor, path, shard)
@@ -219,12 +219,12 @@ def verify_file(path: Path, shard: Shard) -> None:
 
 def _check_digest(descriptor: int, path: Path, shard: Shard) -> None:
     try:
-        found = files.sha256_of(descriptor, first_last=META_BYTES)
+        found = files.blake3_of(descriptor, first_last=META_BYTES)
     except OSError as error:
         raise _cannot_open(error, path) from error
-    if found != shard.sha256:
+    if found != shard.blake3:
         raise CorruptShard(
-            f"verifying {path}: SHA-256 {found}, expected {shard.sha256}. {_advice(path)}",
+            f"verifying {path}: BLAKE3 {found}, expected {shard.blake3}. {_advice(path)}",
             shard=shard.name,
         )
 

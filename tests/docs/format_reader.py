@@ -3,7 +3,6 @@
 Prints every column, then every sample, as JSON.
 """
 
-import hashlib
 import json
 import struct
 import sys
@@ -13,6 +12,7 @@ from typing import Any
 
 import google_crc32c
 import lmdb
+from blake3 import blake3
 
 
 def value(kind: str, codec: int, data: bytes, shape: list[int]) -> Any:
@@ -77,8 +77,8 @@ for shard in manifest["shards"]:
         "<4s4xQQ32s4040x", b"FLS1", shard["base"], shard["records"], bytes.fromhex(shard["stamp"])
     )
     data = (folder / shard["name"]).read_bytes()
-    digest = hashlib.sha256(data[8192:] + data[:8192]).hexdigest()
-    assert (len(data), data[-4096:], digest) == (shard["size"], stamp, shard["sha256"])
+    digest = blake3(data[8192:] + data[:8192]).hexdigest()
+    assert (len(data), data[-4096:], digest) == (shard["size"], stamp, shard["blake3"])
     index = data[:8192] + data[-shard["index_size"] :]
     assert google_crc32c.value(index) == int(shard["index_crc32c"], 16)
     with (

@@ -94,7 +94,7 @@ def test_the_reader_is_short_and_independent_of_fastload() -> None:
         str(node.module) for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ImportFrom)
     }
     assert imported == {
-        "hashlib",
+        "blake3",
         "json",
         "struct",
         "sys",

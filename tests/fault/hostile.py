@@ -6,7 +6,6 @@ LMDB pages, records, columns and the manifest of a small dataset at random, then
 
 from __future__ import annotations
 
-import hashlib
 import json
 import random
 import shutil
@@ -15,6 +14,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from blake3 import blake3
 
 import fastload
 from fastload._common.checksum import crc32c
@@ -277,7 +278,7 @@ ATTACKS = (
 
 def _seal(files: Files, dest: Path) -> None:
     """Updates sizes, stamps, digests and checksums, as an attacker would."""
-    content = hashlib.sha256()
+    content = blake3()
     for row in files.manifest["shards"]:
         data = files.shards.get(row["name"])
         if data is None:
@@ -291,8 +292,8 @@ def _seal(files: Files, dest: Path) -> None:
         row["index_size"] = min(row["index_size"], len(data))
         index = data[:META_BYTES] + data[len(data) - row["index_size"] :]
         row["index_crc32c"] = f"{crc32c(bytes(index)):08x}"
-        row["sha256"] = hashlib.sha256(data[META_BYTES:] + data[:META_BYTES]).hexdigest()
-        content.update(bytes.fromhex(row["sha256"]))
+        row["blake3"] = blake3(data[META_BYTES:] + data[:META_BYTES]).hexdigest()
+        content.update(bytes.fromhex(row["blake3"]))
         (dest / row["name"]).write_bytes(data)
     for column in files.manifest["columns"]:
         data = files.columns[column["name"]]

@@ -56,7 +56,7 @@ def publish(folder: Path, generations: int, bug: str) -> None:
             properties=(Properties(),),
             shards=tuple(shards),
             columns=_columns(folder, n_samples),
-            content=hashlib.sha256(str(n_samples).encode()).hexdigest(),
+            content=manifest.content_of(shards),
             seed=generation,
         )
         data = manifest.dump(found)

@@ -124,7 +124,7 @@ def _names_the_place(name: str, error: StoreError, damage: Damage) -> bool:
     ):
         return False
     if error.record is None:
-        return damage.record < 0 or name == "open" or "SHA-256" in str(error)
+        return damage.record < 0 or name == "open" or "BLAKE3" in str(error)
     expected_id = int(name.split()[1])
     return (
         f"sample {expected_id}:" in str(error)

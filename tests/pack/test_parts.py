@@ -410,7 +410,7 @@ def test_more_shards_than_a_manifest_holds_are_refused_before_packing() -> None:
         "base": MAX_SAMPLES,
         "index_size": MAX_FILE,
         "index_crc32c": "0" * 8,
-        "sha256": "0" * 64,
+        "blake3": "0" * 64,
         "stamp": "0" * 64,
     }
     assert (len(json.dumps(widest)) + 4) * MAX_PARTS < MAX_BYTES

@@ -190,7 +190,7 @@ def test_every_value_is_required_and_typed(path: str) -> None:
         ("shards.2.records", 0),
         ("shards.1.name", "shard-00000.lmdb"),
         ("shards.1.size", 1 << 47),
-        ("shards.1.sha256", "AB" * 32),
+        ("shards.1.blake3", "AB" * 32),
         ("shards.1.stamp", "ab"),
         ("content", "ab"),
         ("fields.0.name", "Image"),

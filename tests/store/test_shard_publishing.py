@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
 import random
 import struct
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import lmdb
 import pytest
+from blake3 import blake3
 
 from fastload._common import files
 from fastload._common.checksum import Bytes
@@ -47,15 +47,13 @@ def test_publish_creates_the_shard_and_leaves_no_other_file(tmp_path: Path) -> N
         "leaving the context must not touch it"
     )
     data = (tmp_path / shard.name).read_bytes()
-    assert (shard.size, shard.records, shard.first, shard.sha256) == (
+    assert (shard.size, shard.records, shard.first, shard.blake3) == (
         len(data),
         20,
         100,
-        hashlib.sha256(data[8192:] + data[:8192]).hexdigest(),
+        blake3(data[8192:] + data[:8192]).hexdigest(),
     )
-    assert (
-        shard.stamp == hashlib.sha256(b"".join(bytes(value[:24]) for value in values)).hexdigest()
-    )
+    assert shard.stamp == blake3(b"".join(bytes(value[:24]) for value in values)).hexdigest()
     assert data[-4096:-4040] == b"FLS1" + struct.pack("<4xQQ", 100, 20) + bytes.fromhex(shard.stamp)
     assert data[-4040:] == bytes(4040)
     verify_file(tmp_path / shard.name, shard)

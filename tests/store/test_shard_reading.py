@@ -205,7 +205,7 @@ def test_every_wrong_file_is_rejected_by_name(made: Made, verify: str) -> None:
     assert_refused("checksum of its index 0x.*: a tree page is damaged")
     path.write_bytes(good[:9000] + b"?" + good[9001:])  # in a record
     if verify == "full":
-        assert_refused("SHA-256")
+        assert_refused("BLAKE3")
     path.write_bytes(good)
     assert bytes(ShardReader(folder, row, verify=verify).get(100)) == values[0]
 
@@ -308,7 +308,7 @@ def test_damage_names_shard_record_and_original_file(tmp_path: Path) -> None:
     assert (caught.value.shard, caught.value.record) == (row.name, 2)
     assert f"Run 'fastload verify {tmp_path}'" in str(caught.value)
     assert bytes(reader.record(3)[0].data) == values[3][72:9072]
-    with pytest.raises(CorruptShard, match="SHA-256"):
+    with pytest.raises(CorruptShard, match="BLAKE3"):
         verify_file(tmp_path / row.name, row)
 
 

@@ -79,7 +79,7 @@ def test_a_flipped_byte_in_a_record(dataset: Path, packed_folder: Path) -> None:
     whole, in_record = report.faults
     assert report.n_faults == 2
     assert (whole.shard, whole.record) == (shard, None)
-    assert whole.what.startswith("SHA-256 ")
+    assert whole.what.startswith("BLAKE3 ")
     assert (in_record.shard, in_record.record, in_record.source) == (shard, record, source)
     assert in_record.what.startswith("checksum is 0x")
     records = {each.name: each.records for each in read_manifest(dataset).shards}

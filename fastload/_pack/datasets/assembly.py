@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import os
 import shutil
 import time
@@ -29,7 +28,7 @@ from fastload._store.dataset import Dataset
 from fastload._store.fields import SPLIT, Field, splits_of
 from fastload._store.joining import Ids, Input
 from fastload._store.manifest import NAME as MANIFEST
-from fastload._store.manifest import Column, Manifest, Shard, dump, expected_columns
+from fastload._store.manifest import Column, Manifest, Shard, content_of, dump, expected_columns
 from fastload._store.properties import Properties, PropertyCounter
 from fastload._store.record import Part
 from fastload._store.shard import open_checked, verify_file
@@ -149,9 +148,7 @@ class Assembly:
             order=like.order,
             skipped=skipped,
             converted=dict(sorted((converted or {}).items())),
-            content=hashlib.sha256(
-                b"".join(bytes.fromhex(shard.sha256) for shard in self.shards)
-            ).hexdigest(),
+            content=content_of(self.shards),
             options={**like.options, **(options or {})},  # type: ignore[dict-item]  # dump checks
         )
         files.sync_dir(self.folder)  # links and folders must not be later than the manifest

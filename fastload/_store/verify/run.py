@@ -254,12 +254,12 @@ class _Verification:
         try:
             digest = ""
             if size == shard.size:
-                digest = files.sha256_of(descriptor, first_last=META_BYTES)
-            if digest != shard.sha256:
+                digest = files.blake3_of(descriptor, first_last=META_BYTES)
+            if digest != shard.blake3:
                 what = (
                     f"{size} bytes, expected {shard.size}"
                     if size != shard.size
-                    else f"SHA-256 {digest[:16]}..., expected {shard.sha256[:16]}..."
+                    else f"BLAKE3 {digest[:16]}..., expected {shard.blake3[:16]}..."
                 )
                 self._scan(place, shard, what, search_records(descriptor, size, shard))
                 return []
