@@ -61,6 +61,18 @@ def load_listed(source: Source, listing: Listing, options: PackOptions) -> Job:
     return job
 
 
+def without_known(job: Job, known: dict[int, EncodedSample | BadImage]) -> Job:
+    """Returns a job that encodes samples unless they are in ``known``, and removes those."""
+
+    def remaining(rows: Sequence[int]) -> Iterator[EncodedSample | BadImage]:
+        encoded = job([row for row in rows if row not in known])
+        for row in rows:
+            found = known.pop(row, None)
+            yield next(encoded) if found is None else found
+
+    return remaining
+
+
 def load_in_order(source: Source) -> Iterator[Sample | BadImage]:
     """Yields all samples of a listed source like a stream."""
     for ref in source.refs():

@@ -227,7 +227,7 @@ class Packer:
             checks_listing=not (self._is_shared and (self._publishes or self._is_task)),
         ) as preparation:
             job, listing = preparation.job()
-            layout = preparation.layout(job, len(listing))
+            layout, job = preparation.layout(job, len(listing))
             self.notes += preparation.notes
             every_part = range(layout.n_parts)
             mine = every_part if self._choose_parts is None else self._choose_parts(every_part)

@@ -22,9 +22,11 @@ from fastload._pack.jobs import (
     some_samples,
     spool,
     spooled_split,
+    without_known,
 )
 from fastload._pack.layout import Layout, measured_rows
 from fastload._pack.options import PackOptions, PackProgress
+from fastload._pack.samples import EncodedSample
 from fastload._pack.shard import as_record
 from fastload._pack.sources.base import (
     AnySource,
@@ -41,6 +43,8 @@ from fastload._store.fields import splits_of
 from fastload.errors import BadImage, ConfigError
 
 _UNKNOWN_SIZE = 64 << 10  # assumed bytes per record if no measured sample is readable
+_KEPT_BYTES = 32 << 20  # of measured records; the others are encoded again when they are packed
+_MEASURED_CHUNK = 8  # samples that a thread encodes at a time: one after the other takes longer
 
 
 class _Closes(Protocol):
@@ -121,21 +125,29 @@ class Preparation(contextlib.ExitStack):
                     raise ConfigError(f"{error}. Or pass --on-error skip to leave it out") from None
             yield ref
 
-    def layout(self, job: Job, n: int) -> Layout:
-        """Returns the stored cut into parts, or decides it from the sizes of a few samples."""
+    def layout(self, job: Job, n: int) -> tuple[Layout, Job]:
+        """Returns the stored cut into parts, or decides it from the sizes of a few samples.
+
+        Also returns the job that packs. It does not encode those samples again.
+        """
         if (stored := self._state.read("layout.json")) is not None:
-            return Layout(**stored)
+            return Layout(**stored), job
         rows = measured_rows(n)
-        with contextlib.closing(ordered_map(job, rows, jobs=self._jobs)) as encoded:
-            total = sum(
-                len(as_record(0, each.parts)) for each in encoded if not isinstance(each, BadImage)
-            )
+        known: dict[int, EncodedSample | BadImage] = {}
+        total = 0
+        encoded = ordered_map(job, rows, jobs=self._jobs, chunk_size=lambda: _MEASURED_CHUNK)
+        with contextlib.closing(encoded):
+            for row, each in zip(rows, encoded, strict=True):
+                if not isinstance(each, BadImage):
+                    total += len(as_record(0, each.parts))
+                if total <= _KEPT_BYTES:
+                    known[row] = each
         # Without a readable sample the pack most likely fails. Any layout is valid.
         mean = total / len(rows) or _UNKNOWN_SIZE
         layout = Layout.of(n, mean, self._options.shard_size)
         if not self._state.write("layout.json", asdict(layout), replace=False):
             return self.layout(job, n)  # another worker decided it
-        return layout
+        return layout, without_known(job, known)
 
     def _spool(self, stream: Iterator[Sample | BadImage], *, has_splits: bool) -> None:
         head = deque(itertools.islice(stream, SAMPLES if self._options.encode == "auto" else 0))

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 
+from fastload._pack import preparation
 from fastload._pack.jobs import ordered_map as ordered_chunks
+from fastload._pack.layout import measured_rows
 from fastload._pack.sources.base import Ref, Sample
 from fastload.errors import BadImage
-from tests.packing import Listed, pack, samples
+from tests.packing import Listed, pack, samples, tree
 
 Result = TypeVar("Result")
 
@@ -132,3 +135,27 @@ def test_source_that_is_not_thread_safe_is_loaded_by_one_thread(tmp_path: Path) 
     source = Careful(samples(30))
     pack(source, tmp_path / "packed", jobs=6)
     assert source.most == 1
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_samples_that_decided_the_layout_are_kept_up_to_a_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: bool
+) -> None:
+    class Counting(Listed):
+        def load(self, ref: Ref) -> Sample:
+            loads[int(str(ref))] += 1
+            return super().load(ref)
+
+    if not kept:
+        monkeypatch.setattr(preparation, "_KEPT_BYTES", 0)
+    loads: Counter[int] = Counter()
+    values: list[Sample | BadImage] = [*samples(100)]
+    measured = measured_rows(len(values))
+    values[measured[3]] = BadImage("broken", source="x")
+    pack(Counting(values), tmp_path / "packed", on_error="skip", jobs=3)
+    again = {row for row, count in loads.items() if count > 1}
+    # The limit of 0 bytes is exceeded by the first sample that is not bad.
+    assert again == (set() if kept else set(measured))
+    assert set(loads) == set(range(100))
+    pack(Listed(values), tmp_path / "other", on_error="skip", jobs=1)
+    assert tree(tmp_path / "packed") == tree(tmp_path / "other")
