@@ -285,7 +285,7 @@ def pack_speed(found: Found) -> Section:
     return [
         f"{found['n']:,} photos (the corpus, repeated), {rounds} interleaved rounds. The last two "
         "columns say how many times as fast as this writer fastload is, with its defaults and "
-        "with `--encode copy`. fastload syncs what it writes; Streaming and the first `cp` do not.",
+        "with `--encode copy`. fastload syncs what it writes; the others only where it says so.",
         markdown(table.headings, table.rows),
         *tiny,
     ], {}
