@@ -371,6 +371,20 @@ SECTIONS: tuple[tuple[str, str, str, Callable[[Found], Section]], ...] = (
         "--json benchmarks/results/pack_speed_memory.json",
         pack_speed,
     ),
+    (
+        "pack_speed_xeon",
+        "Packing compared with other writers, on a disk, on a slower machine and with newer code",
+        ".venv-peers/bin/python -m benchmarks.peers.pack_speed --tiny 1000000 "
+        "--json benchmarks/results/pack_speed_xeon.json",
+        pack_speed,
+    ),
+    (
+        "pack_speed_memory_xeon",
+        "Packing compared with other writers, in memory, on the same machine",
+        "TMPDIR=/dev/shm .venv-peers/bin/python -m benchmarks.peers.pack_speed "
+        "--json benchmarks/results/pack_speed_memory_xeon.json",
+        pack_speed,
+    ),
 )
 ELSEWHERE = ("engines", "plan_scale")  # runs that other pages show
 
