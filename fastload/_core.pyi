@@ -197,6 +197,14 @@ class Records(Sequence[memoryview]):
     @overload
     def __getitem__(self, which: slice) -> Records: ...
 
+class ChunkCache:
+    """Chunks of shards in memory, for ``read_records``. A cleared cache reads the shards again."""
+
+    def __init__(self, capacity: int) -> None: ...
+    @property
+    def capacity(self) -> int: ...
+    def clear(self) -> None: ...
+
 class ReadRecords:
     @property
     def records(self) -> Records: ...
@@ -221,6 +229,7 @@ def read_records(
     shards: NDArray[np.int64],
     ids: NDArray[np.int64],
     check_crc: bool = True,
+    cache: ChunkCache | None = None,
 ) -> ReadRecords: ...
 
 # Checks of records (bind/verify.cpp): see fastload/_store/verify/bulk.py.

@@ -43,6 +43,7 @@ class LoaderIterator:
         loader = self._loader
         order = self._order
         planner = loader.pipeline.planner
+        planner.cache.begin()
         self._pass = current
         self._done = current.start
         self._progress = Progress()

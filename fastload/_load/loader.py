@@ -16,6 +16,7 @@ from fastload._common.native import warn_once_if_missing
 from fastload._common.public import public
 from fastload._load.backend_measure import USUAL_BATCH, Bench, learn_step, measured_choice
 from fastload._load.buffers import BufferPool
+from fastload._load.chunk_cache import RecordCache
 from fastload._load.collator import Collator
 from fastload._load.decoder import BackendChoice, Decoder
 from fastload._load.faults import FaultPolicy
@@ -233,11 +234,11 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         warn_once_if_missing()
         self.transfer = make_transfer(options.device, pin_memory=options.pin_memory)
         self._init_backend(packed, spec)
-        self._init_pipeline(packed, spec)
         loader = weakref.ref(self)  # the order must not keep the loader alive
         self.order = make_order(
             options, lambda: None if (alive := loader()) is None else alive._current_partition()
         )
+        self._init_pipeline(packed, spec)
         # A list instead of a WeakSet: fastload._load.prefetch explains why.
         self._iterators: list[weakref.ref[LoaderIterator]] = []
         self._closed = False
@@ -290,6 +291,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             stats=self.stats_collector,
             faults=FaultPolicy(options.on_error, options.max_bad),
             transfer=self.transfer,
+            cache=RecordCache(self.order, options.dataset),
         )
         self.images_per_sample = sum(each.items for each in spec.images)
         self.collator = Collator(spec, options.collate_fn, batched=options.batched, seed=self.seed)

@@ -32,6 +32,7 @@ from fastload._load.batch import (
     Values,
 )
 from fastload._load.buffers import BufferPool
+from fastload._load.chunk_cache import RecordCache
 from fastload._load.collator import Uncollated
 from fastload._load.decoder import Decoder
 from fastload._load.faults import FaultPolicy, Faults, bad_sample, substitutes
@@ -76,7 +77,7 @@ def plan_batches(
 def _plan_one(planner: Planner, ids: Ids, epoch: int, progress: Progress) -> PlannedBatch | Failed:
     progress.working_on = (ids,)
     try:
-        return planner.plan(ids, epoch)
+        return planner.plan(ids, epoch, in_order=True)
     except Exception as error:  # noqa: BLE001 - delivered in place of the batch
         return Failed.of(error)
 
@@ -95,6 +96,7 @@ class Pipeline:
         stats: StatsCollector,
         faults: FaultPolicy,
         transfer: Transfer,
+        cache: RecordCache | None = None,
     ) -> None:
         self.dataset = dataset
         self.spec = spec
@@ -111,7 +113,14 @@ class Pipeline:
         # Backends verify the checksum of each record in the decode threads. If Python code uses the
         # bytes of a record, they must be verified before.
         in_python = spec.reads_records or not spec.images or not backend.backend.checks_crc
-        self.planner = Planner(dataset, spec, seed=seed, policy=faults, check_crc=in_python)
+        self.planner = Planner(
+            dataset,
+            spec,
+            seed=seed,
+            policy=faults,
+            check_crc=in_python,
+            cache=cache or RecordCache(None, dataset),
+        )
 
     def on_cpu(self) -> Pipeline:
         """Returns a pipeline that yields CPU tensors and runs in any thread without a stream."""
@@ -231,6 +240,7 @@ class Pipeline:
                 faults[place] = bad_sample(self.dataset, records, place, name, text)
 
     def _damaged(self, planned: PlannedBatch, place: int, why: str) -> FastloadError:
+        self.planner.cache.damaged = True
         records = planned.records
         return damaged(self.dataset, int(records.ids[place]), records.views[place], why)
 

@@ -11,10 +11,12 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fastload._load.batch import Ids, PlannedBatch
+from fastload._load.chunk_cache import RecordCache
 from fastload._load.faults import FaultPolicy, Faults, bad_sample, substitutes
 from fastload._load.records import BatchRecords, read_records, shown_sizes
 from fastload._load.spec import LoadSpec
@@ -22,6 +24,9 @@ from fastload._plan.draw_ids import sample_ids
 from fastload._plan.rows import PlanRows
 from fastload._store.dataset import Dataset
 from fastload.errors import ConfigError, FastloadError
+
+if TYPE_CHECKING:
+    from fastload import _core
 
 GROUP_SAMPLES = 512  # samples planned per call; more would keep the decode threads waiting
 GROUP_BATCHES = 4  # minimum number of batches planned per call
@@ -38,9 +43,17 @@ class Planner:
     """
 
     def __init__(
-        self, dataset: Dataset, spec: LoadSpec, *, seed: int, policy: FaultPolicy, check_crc: bool
+        self,
+        dataset: Dataset,
+        spec: LoadSpec,
+        *,
+        seed: int,
+        policy: FaultPolicy,
+        check_crc: bool,
+        cache: RecordCache,
     ) -> None:
         self.check_crc = check_crc
+        self.cache = cache
         self._dataset = dataset
         self._plans = spec.plans
         self._seed = seed
@@ -51,12 +64,25 @@ class Planner:
         decoded = (each for each in (*spec.image_fields, *spec.fields) if each.decoded_by_pool)
         self._decoded_fields = {each.name: each for each in decoded}
 
-    def plan(self, ids: Ids, epoch: int) -> PlannedBatch:
-        """Plans one batch. Bad samples are substituted or raised."""
-        return self._plan(ids, epoch, time.perf_counter(), check_crc=self.check_crc)
+    def plan(self, ids: Ids, epoch: int, *, in_order: bool = False) -> PlannedBatch:
+        """Plans one batch. Bad samples are substituted or raised.
 
-    def _plan(self, ids: Ids, epoch: int, started: float, *, check_crc: bool) -> PlannedBatch:
-        records = read_records(self._dataset, sample_ids(ids), check_crc=check_crc)
+        ``in_order`` says that the batch is the next one of an epoch.
+        """
+        chunks = self.cache.chunks_for(in_order=in_order)
+        started = time.perf_counter()
+        return self._plan(ids, epoch, started, check_crc=self.check_crc, chunks=chunks)
+
+    def _plan(
+        self,
+        ids: Ids,
+        epoch: int,
+        started: float,
+        *,
+        check_crc: bool,
+        chunks: _core.ChunkCache | None = None,
+    ) -> PlannedBatch:
+        records = read_records(self._dataset, sample_ids(ids), check_crc=check_crc, cache=chunks)
         faults: Faults = {**self._incomplete(records), **records.faults}
         try:
             if not faults:
@@ -108,7 +134,12 @@ class Planner:
         planned: deque[PlannedBatch] = deque()
         try:
             ids = np.concatenate(batches)
-            records = read_records(self._dataset, sample_ids(ids), check_crc=self.check_crc)
+            records = read_records(
+                self._dataset,
+                sample_ids(ids),
+                check_crc=self.check_crc,
+                cache=self.cache.chunks_for(in_order=True),
+            )
             if records.faults or self._incomplete(records):
                 return planned
             rows = self._rows(records, ids, epoch)

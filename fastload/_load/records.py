@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,9 @@ from fastload._store.record import (
     salvage_source,
 )
 from fastload.errors import CorruptShard, RecordError
+
+if TYPE_CHECKING:
+    from fastload import _core
 
 
 @dataclass(slots=True)
@@ -110,14 +114,23 @@ class BatchRecords:
         return found
 
 
-def read_records(dataset: Dataset, ids: NDArray[np.int64], *, check_crc: bool) -> BatchRecords:
-    """Reads records. Without ``check_crc``, the decode threads verify the checksums."""
+def read_records(
+    dataset: Dataset,
+    ids: NDArray[np.int64],
+    *,
+    check_crc: bool,
+    cache: _core.ChunkCache | None = None,
+) -> BatchRecords:
+    """Reads records. Without ``check_crc``, the decode threads verify the checksums.
+
+    ``cache`` is for small records that are read in an order with locality.
+    """
     module = core()
     if module is None:
         return _read_in_python(dataset, ids)
     ids = np.ascontiguousarray(ids, np.int64)
     files, shards, keys, closed = dataset.files(ids)
-    found = module.read_records(files, shards, keys, check_crc)
+    found = module.read_records(files, shards, keys, check_crc, cache)
     faults = {
         place: closed.get(int(shards[place]))
         or damaged(dataset, int(ids[place]), found.records[place], why)

@@ -3,12 +3,16 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "bind/module.h"
 #include "bind/python_support.h"
+#include "shard/chunk_cache.h"
 #include "shard/read_ahead.h"
 #include "shard/record.h"
 
@@ -31,11 +35,14 @@ struct RecordScan {
 size_t rows_per_sample(const RecordScan& found) {
     const size_t n = found.set->records.size(), each = n ? size_t(found.starts[1]) : 0;
     if (!found.faults.empty() || found.rows.size() != n * each) return 0;
-    for (size_t i = each; i < found.rows.size(); ++i) {
-        const PartRow &one = found.rows[i], &first = found.rows[i % each];
-        if (size_t(found.starts[i / each]) != i - i % each || one.field != first.field ||
-            one.item != first.item || one.role != first.role)
-            return 0;
+    const PartRow* row = found.rows.data();
+    for (size_t i = 0; i < n; ++i) {
+        if (size_t(found.starts[i]) != i * each) return 0;
+        for (size_t j = 0; j < each; ++j, ++row) {
+            const PartRow& first = found.rows[j];
+            if (row->field != first.field || row->item != first.item || row->role != first.role)
+                return 0;
+        }
     }
     return each;
 }
@@ -45,11 +52,16 @@ constexpr size_t kFirstRead = 256;        // header and part table of up to 9 pa
 
 // Reads a record that was found: all of it if it is small, otherwise header and part table. Returns
 // the error.
-std::string read_head(StoredRecord& record, RecordSet& set) {
+std::string read_head(StoredRecord& record, RecordSet& set, ChunkCache* chunks) {
     std::string error;
-    const size_t n = record.size <= kSmallRecord ? record.size : kFirstRead;
+    const bool small = record.size <= kSmallRecord;
+    const size_t n = small ? record.size : kFirstRead;
     uint8_t* bytes = set.allocate(n);
-    if (!record.file->read(record.offset, bytes, n, error)) return error;
+    if (small && chunks) {
+        if (!chunks->copy(*record.file, record.offset, bytes, n)) return "cannot be read";
+    } else if (!record.file->read(record.offset, bytes, n, error)) {
+        return error;
+    }
     size_t head = n;
     if (n < record.size && (head = record_head_size(bytes, n, record.size)) > n) {
         uint8_t* longer = set.allocate(head);
@@ -74,19 +86,18 @@ void set_complete(StoredRecord& record, RecordSet& set, std::unique_ptr<uint8_t[
     record.n_bytes = record.size;
 }
 
-std::string read_sample(const ShardFile& file, uint64_t id, uint32_t sample, bool check_crc,
-                        LeafPage& leaf, RecordScan& found) {
+// Reads the record that was found at `place`.
+std::string read_found(const ShardFile& file, const RecordPlace& place, uint64_t id,
+                       uint32_t sample, bool check_crc, ChunkCache* chunks, RecordScan& found) {
     std::string error;
     StoredRecord& record = found.set->records[sample];
-    const RecordPlace place = file.find(id, leaf, error);
-    if (!place.size) return error;
     record = {&file, place.offset, place.size, nullptr, 0};
     if (place.bytes) {
         uint8_t* bytes = found.set->allocate(place.size);
         record.bytes = std::copy_n(place.bytes, place.size, bytes) - place.size;
         record.n_bytes = place.size;
     } else {
-        error = read_head(record, *found.set);
+        error = read_head(record, *found.set, chunks);
     }
     if (!error.empty()) return error;
     const bool complete = record.complete();
@@ -100,25 +111,97 @@ std::string read_sample(const ShardFile& file, uint64_t id, uint32_t sample, boo
     return error;
 }
 
+// Samples whose records are prefetched into the CPU cache. In random order, the page and the record
+// are cache misses of 100 ns each.
+constexpr size_t kPagesAhead = 16, kRecordsAhead = 8, kPrefetchedBytes = 512;
+
+// Reads samples, from chunks if there are any.
+class SampleReader {
+public:
+    SampleReader(const std::vector<const ShardFile*>& files, const Int64Array& shards,
+                 const Int64Array& ids, bool check_crc, ChunkCache* chunks, RecordScan& found)
+        : files_(files),
+          shards_(shards.data()),
+          ids_(ids.data()),
+          n_(ids.size()),
+          check_crc_(check_crc),
+          chunks_(chunks),
+          found_(found),
+          guesses_(chunks ? n_ : 0) {}
+
+    std::string read(size_t i) {
+        const ShardFile* file = file_of(i);
+        if (!file) return "shard is not open";
+        const size_t before = found_.rows.size();
+        if (chunks_) {
+            prefetch(i);
+            const RecordPlace place = file->find(uint64_t(ids_[i]), guesses_[i].leaf, *chunks_);
+            if (place.size && read_place(*file, place, i, chunks_).empty()) return "";
+            found_.rows.resize(before);
+        }
+        // Also if the record in its chunk is damaged or incomplete. This finds the reason, and the
+        // damage may be over.
+        std::string error;
+        const RecordPlace place = file->find(uint64_t(ids_[i]), leaf_, error);
+        if (place.size) error = read_place(*file, place, i, nullptr);
+        if (!error.empty()) found_.rows.resize(before);
+        return error;
+    }
+
+private:
+    struct Guess {
+        LeafGuess leaf;
+        const uint8_t*
+            page;  // in the memory of the cache; may contain another page when it is used
+    };
+
+    const ShardFile* file_of(size_t i) const {
+        return size_t(shards_[i]) < files_.size() ? files_[size_t(shards_[i])] : nullptr;
+    }
+    std::string read_place(const ShardFile& file, const RecordPlace& place, size_t i,
+                           ChunkCache* chunks) {
+        return read_found(file, place, uint64_t(ids_[i]), uint32_t(i), check_crc_, chunks, found_);
+    }
+    void prefetch(size_t i) {
+        for (; n_started_ < std::min(n_, i + 1 + kPagesAhead); ++n_started_) {
+            const ShardFile* file = file_of(n_started_);
+            if (!file) continue;
+            Guess& guess = guesses_[n_started_];
+            guess.leaf = file->guess_leaf(uint64_t(ids_[n_started_]));
+            guess.page = chunks_->page(*file, guess.leaf.page);
+            if (guess.page) __builtin_prefetch(guess.page);
+        }
+        if (i + kRecordsAhead >= n_ || !guesses_[i + kRecordsAhead].page) return;
+        const Guess& next = guesses_[i + kRecordsAhead];
+        const uint8_t* entry =
+            guess_entry(next.page, size_t(uint64_t(ids_[i + kRecordsAhead]) - next.leaf.first_key));
+        for (size_t at = 0; at < kPrefetchedBytes; at += 64) __builtin_prefetch(entry + at);
+    }
+
+    const std::vector<const ShardFile*>& files_;
+    const int64_t* shards_;
+    const int64_t* ids_;
+    size_t n_;
+    bool check_crc_;
+    ChunkCache* chunks_;
+    RecordScan& found_;
+    std::vector<Guess> guesses_;
+    size_t n_started_ = 0;
+    LeafPage leaf_;  // samples in order are often in the same page
+};
+
 RecordScan scan_records(const std::vector<const ShardFile*>& files, const Int64Array& shards,
-                        const Int64Array& ids, bool check_crc) {
+                        const Int64Array& ids, bool check_crc, ChunkCache* chunks) {
     RecordScan found;
     const size_t n = ids.size();
     found.set->records.resize(n);
     found.rows.reserve(n * 4);
     found.starts.reserve(n + 1);
     found.starts.push_back(0);
-    LeafPage leaf;  // samples in order are often in the same page
+    SampleReader reader(files, shards, ids, check_crc, chunks, found);
     for (size_t i = 0; i < n; ++i) {
-        const size_t before = found.rows.size(), shard = size_t(shards(i));
-        const ShardFile* file = shard < files.size() ? files[shard] : nullptr;
-        std::string fault =
-            file ? read_sample(*file, uint64_t(ids(i)), uint32_t(i), check_crc, leaf, found)
-                 : "shard is not open";
-        if (!fault.empty()) {
-            found.rows.resize(before);
-            found.faults.emplace_back(i, std::move(fault));
-        }
+        std::string fault = reader.read(i);
+        if (!fault.empty()) found.faults.emplace_back(i, std::move(fault));
         found.starts.push_back(int64_t(found.rows.size()));
     }
     return found;
@@ -190,6 +273,48 @@ std::vector<const ShardFile*> open_files(const nb::list& files) {
     return open;
 }
 
+// A chunk cache as a Python object. Everything here runs under the GIL.
+class SharedChunks {
+public:
+    explicit SharedChunks(size_t capacity) : chunks_(capacity) {}
+
+    size_t capacity() const { return chunks_.capacity(); }
+    // Returns null while another thread uses the cache. That thread does not exist in a forked
+    // child, where it may have left the cache half changed.
+    ChunkCache* acquire() {
+        if (pid_ != getpid()) {
+            if (used_) chunks_.clear();
+            used_ = false;
+            pid_ = getpid();
+        }
+        return std::exchange(used_, true) ? nullptr : &chunks_;
+    }
+    void release() { used_ = false; }
+
+private:
+    ChunkCache chunks_;
+    bool used_ = false;
+    pid_t pid_ = getpid();
+};
+
+// Holds the cache during one call. A second thread at the same time reads without it.
+class ChunkLease {
+public:
+    explicit ChunkLease(SharedChunks* shared)
+        : shared_(shared), chunks_(shared ? shared->acquire() : nullptr) {}
+    ~ChunkLease() {
+        if (chunks_) shared_->release();
+    }
+    ChunkLease(const ChunkLease&) = delete;
+    ChunkLease& operator=(const ChunkLease&) = delete;
+
+    ChunkCache* chunks() const { return chunks_; }
+
+private:
+    SharedChunks* shared_;
+    ChunkCache* chunks_;
+};
+
 // The result of read_records(). fastload/_store/record.py has the dtype of rows.
 struct ReadRecords {
     nb::object records;
@@ -199,16 +324,18 @@ struct ReadRecords {
     nb::dict faults;         // position in the batch -> error
 };
 
-ReadRecords read_records(nb::list files, Int64Array shards, Int64Array ids, bool check_crc) {
+ReadRecords read_records(nb::list files, Int64Array shards, Int64Array ids, bool check_crc,
+                         SharedChunks* cache) {
     if (shards.size() != ids.size())
         throw nb::value_error("read_records: expected as many shards as ids");
     const std::vector<const ShardFile*> open = open_files(files);
     nb::list held = hold_used_files(files, shards);
     RecordScan found;
     size_t n_rows;
+    const ChunkLease lease(cache);
     {
         GilRelease released;
-        found = scan_records(open, shards, ids, check_crc);
+        found = scan_records(open, shards, ids, check_crc, lease.chunks());
         n_rows = rows_per_sample(found);
     }
     nb::dict faults;
@@ -293,6 +420,12 @@ void bind_records(nb::module_& module) {
         .def("__len__", &Records::size)
         .def("__getitem__", &record_at, nb::arg("place"))
         .def("__getitem__", &records_at, nb::arg("which"));
+    nb::class_<SharedChunks>(module, "ChunkCache")
+        .def(nb::init<size_t>(), nb::arg("capacity"))
+        .def_prop_ro("capacity", &SharedChunks::capacity)
+        .def("clear", [](SharedChunks& shared) {
+            if (const ChunkLease lease(&shared); lease.chunks()) lease.chunks()->clear();
+        });
     nb::class_<ReadRecords>(module, "ReadRecords")
         .def_ro("records", &ReadRecords::records)
         .def_ro("rows", &ReadRecords::rows)
@@ -302,7 +435,7 @@ void bind_records(nb::module_& module) {
     module.def("record_runs", &record_runs, nb::arg("files"), nb::arg("shards"), nb::arg("ids"));
     module.def("read_ahead", &read_ahead, nb::arg("runs"));
     module.def("read_records", &read_records, nb::arg("files"), nb::arg("shards"), nb::arg("ids"),
-               nb::arg("check_crc") = true);
+               nb::arg("check_crc") = true, nb::arg("cache").none() = nb::none());
 }
 
 }  // namespace fastload

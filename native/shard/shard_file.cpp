@@ -4,11 +4,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <stdexcept>
 #include <system_error>
 
+#include "shard/chunk_cache.h"
 #include "shard/little_endian.h"
 #include "shard/read_ahead.h"
 
@@ -27,6 +29,8 @@ constexpr uint16_t kBranch = 1, kLeaf = 2, kOverflow = 4, kMetaPage = 8, kBigDat
 constexpr uint64_t kNoPage = ~uint64_t(0);
 constexpr int kMaxDepth = 32;
 constexpr uint64_t kMaxTreeBytes = 16 << 20;  // requested or copied when a shard is opened
+
+std::atomic<uint64_t> n_opened{0};
 
 uint64_t read_big_endian(const uint8_t* bytes) {
     uint64_t value = 0;
@@ -76,9 +80,21 @@ bool last_not_above(const uint8_t* page, size_t n_keys, bool leaf, uint64_t id, 
     return true;
 }
 
+// Finds the page below an entry of a branch page. Returns false if the entry is damaged.
+bool read_child(const uint8_t* page, size_t place, uint64_t& number) {
+    size_t left = 0;
+    const uint8_t* node = find_node(page, place, left);
+    if (!node) return false;
+    number = read_little_endian<uint16_t>(node) |
+             uint64_t(read_little_endian<uint16_t>(node + 2)) << 16 |
+             uint64_t(read_little_endian<uint16_t>(node + 4)) << 32;
+    return true;
+}
+
 }  // namespace
 
-ShardFile::ShardFile(int descriptor, size_t size) : size_(size), pages_(size / kTreePageSize) {
+ShardFile::ShardFile(int descriptor, size_t size)
+    : number_(++n_opened), size_(size), pages_(size / kTreePageSize) {
     if (size < kMetaPages)
         throw std::runtime_error("not an LMDB file: only " + std::to_string(size) + " bytes");
     descriptor_ = fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
@@ -164,21 +180,20 @@ bool ShardFile::read_leaf(uint64_t number, LeafPage& leaf, std::string& error) c
     return true;
 }
 
-bool ShardFile::open_page(uint64_t number, LeafPage& leaf, Page& page, std::string& error) const {
-    if (number >= pages_) return false;
-    if (number >= first_branch_ && number - first_branch_ < branches_.size() / kTreePageSize)
-        page.bytes = branches_.data() + (number - first_branch_) * kTreePageSize;
-    else if (read_leaf(number, leaf, error))
-        page.bytes = leaf.bytes;
-    else
-        return false;
-    const uint16_t flags = read_little_endian<uint16_t>(page.bytes + 10),
-                   lower = read_little_endian<uint16_t>(page.bytes + 12);
-    if (read_little_endian<uint64_t>(page.bytes) != number || lower < kPageHeader ||
+const uint8_t* ShardFile::branch(uint64_t number) const {
+    const bool copied =
+        number >= first_branch_ && number - first_branch_ < branches_.size() / kTreePageSize;
+    return copied ? branches_.data() + (number - first_branch_) * kTreePageSize : nullptr;
+}
+
+// Checks the header of a page. Returns false if it is damaged.
+bool ShardFile::open_page(uint64_t number, const uint8_t* bytes, Page& page) const {
+    const uint16_t flags = read_little_endian<uint16_t>(bytes + 10),
+                   lower = read_little_endian<uint16_t>(bytes + 12);
+    if (read_little_endian<uint64_t>(bytes) != number || lower < kPageHeader ||
         lower > kTreePageSize)
         return false;
-    page.n_keys = (lower - kPageHeader) / 2;
-    page.leaf = flags & kLeaf;
+    page = {bytes, size_t(lower - kPageHeader) / 2, bool(flags & kLeaf)};
     return page.n_keys > 0 && page.leaf != bool(flags & kBranch) &&
            !(flags & (kOverflow | kMetaPage));
 }
@@ -212,8 +227,10 @@ RecordPlace ShardFile::find(uint64_t id, LeafPage& leaf, std::string& error) con
     if (number == kNoPage) return error = "the record is missing", found;
     for (int level = 0; level < kMaxDepth; ++level) {
         Page page;
-        size_t place = 0, left = 0;
-        if (!open_page(number, leaf, page, error) ||
+        size_t place = 0;
+        const uint8_t* bytes = number < pages_ ? branch(number) : nullptr;
+        if (!bytes && number < pages_ && read_leaf(number, leaf, error)) bytes = leaf.bytes;
+        if (!bytes || !open_page(number, bytes, page) ||
             !last_not_above(page.bytes, page.n_keys, page.leaf, id, place))
             break;
         if (page.leaf) {
@@ -223,14 +240,45 @@ RecordPlace ShardFile::find(uint64_t id, LeafPage& leaf, std::string& error) con
             if (!find_value(number, page, place, found)) break;
             return found;
         }
-        const uint8_t* node = find_node(page.bytes, place, left);
-        if (!node) break;
-        number = read_little_endian<uint16_t>(node) |
-                 uint64_t(read_little_endian<uint16_t>(node + 2)) << 16 |
-                 uint64_t(read_little_endian<uint16_t>(node + 4)) << 32;
+        if (!read_child(page.bytes, place, number)) break;
     }
     if (error.empty()) error = "a tree page of the shard is damaged";
     return found;
+}
+
+LeafGuess ShardFile::guess_leaf(uint64_t id) const {
+    LeafGuess guess{root_, 0};
+    for (int level = 0; level < kMaxDepth; ++level) {
+        const uint8_t* bytes = branch(guess.page);
+        Page page;
+        size_t place = 0;
+        if (!bytes || !open_page(guess.page, bytes, page) || page.leaf) break;
+        if (!last_not_above(bytes, page.n_keys, false, id, place) ||
+            !read_child(bytes, place, guess.page))
+            return {kNoPage, 0};
+        if (place) read_key(bytes, place, guess.first_key);
+    }
+    return guess;
+}
+
+RecordPlace ShardFile::find(uint64_t id, const LeafGuess& guess, ChunkCache& chunks) const {
+    RecordPlace found;
+    const uint8_t* bytes = guess.page < pages_ ? chunks.page(*this, guess.page) : nullptr;
+    Page page;
+    if (!bytes || !open_page(guess.page, bytes, page) || !page.leaf) return found;
+    size_t place = size_t(id - guess.first_key);  // keys are consecutive
+    uint64_t key = 0;
+    if (place >= page.n_keys || !read_key(bytes, place, key) || key != id) {
+        if (!last_not_above(bytes, page.n_keys, true, id, place) || !read_key(bytes, place, key))
+            return found;
+    }
+    if (key != id || !find_value(guess.page, page, place, found)) return {};
+    return found;
+}
+
+const uint8_t* guess_entry(const uint8_t* page, size_t place) {
+    const size_t pointer = kPageHeader + 2 * std::min(place, size_t(kTreePageSize / 4));
+    return page + read_little_endian<uint16_t>(page + pointer) % kTreePageSize;
 }
 
 std::string read_checked(const StoredRecord& record, uint8_t* to) {

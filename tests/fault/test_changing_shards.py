@@ -142,11 +142,11 @@ def test_a_substitute_that_is_damaged_meanwhile_is_one_more_bad_sample(
     calls: list[int] = []
     real = read_records
 
-    def read(opened: Dataset, ids: Any, *, check_crc: bool) -> Any:
+    def read(opened: Dataset, ids: Any, *, check_crc: bool, cache: Any = None) -> Any:
         calls.append(len(ids))
         if check_crc and 3 not in ids.tolist() and 4 in ids.tolist():
             zero(opened, 4)  # between the check of the batch and the read of its substitutes
-        return real(opened, ids, check_crc=check_crc)
+        return real(opened, ids, check_crc=check_crc, cache=cache)
 
     monkeypatch.setattr(planning, "read_records", read)
     batch = next(iter(loader))

@@ -9,6 +9,7 @@ import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -88,9 +89,9 @@ def test_groups_start_small(packed: Path, monkeypatch: pytest.MonkeyPatch) -> No
         groups.append(len(some))
         return plan_group(some, epoch)
 
-    def counted(ids: Ids, epoch: int) -> PlannedBatch:
+    def counted(ids: Ids, epoch: int, *, in_order: bool) -> PlannedBatch:
         singles.append(len(groups))
-        return plan(ids, epoch)
+        return plan(ids, epoch, in_order=in_order)
 
     monkeypatch.setattr(planner, "plan_group", counted_group)
     monkeypatch.setattr(planner, "plan", counted)
@@ -143,10 +144,10 @@ def test_a_shard_that_cannot_be_opened_fails_only_its_batch(
     expected = list(DataLoader(packed, 4, transform=RRC, shuffle=False, fields=("image", "id")))
     loader = DataLoader(packed, 4, transform=RRC, shuffle=False, fields=("image", "id"))
 
-    def refused(dataset: Dataset, ids: NDArray[np.int64], *, check_crc: bool) -> BatchRecords:
+    def refused(dataset: Dataset, ids: NDArray[np.int64], **options: Any) -> BatchRecords:
         if 21 in ids:
             raise error("opening a shard: permission denied")
-        return read_records(dataset, ids, check_crc=check_crc)
+        return read_records(dataset, ids, **options)
 
     monkeypatch.setattr(planning, "read_records", refused)
     iterator = iter(loader)
@@ -166,10 +167,10 @@ def test_a_timeout_names_the_samples_that_are_being_read(
     """With one prefetched batch, none is in flight; with three, their records were read."""
     go_on = threading.Event()
 
-    def hanging(dataset: Dataset, ids: NDArray[np.int64], *, check_crc: bool) -> BatchRecords:
+    def hanging(dataset: Dataset, ids: NDArray[np.int64], **options: Any) -> BatchRecords:
         if len(ids) > 4:  # a group
             go_on.wait(300)
-        return read_records(dataset, ids, check_crc=check_crc)
+        return read_records(dataset, ids, **options)
 
     monkeypatch.setattr(planning, "read_records", hanging)
     expected = [

@@ -36,7 +36,7 @@ class LoggedPipeline:
     def group_size(self, batch_size: int) -> int:
         return batch_size
 
-    def plan(self, ids: Ids, epoch: int) -> PlannedBatch:
+    def plan(self, ids: Ids, epoch: int, *, in_order: bool = False) -> PlannedBatch:
         self._step("plan", int(ids[0]))
         return PlannedBatch(ids, epoch, cast(Any, None), {}, {}, 0.0)
 
