@@ -5,9 +5,10 @@
 
 The C++ targets (native/tests/fuzz, names start with ``native-``) run under libFuzzer with
 AddressSanitizer and UBSan, the Python targets (tests/fuzz/targets.py) under atheris. SECONDS is the
-time of all targets together on two cores. Inputs are kept in build/fuzz/corpus, findings in
-build/fuzz/findings. Copy a finding to tests/fuzz/corpus/TARGET, so that the tests run it from then
-on. ``--save`` adds kept inputs that reach other code than the saved ones to tests/fuzz/corpus.
+time of all targets together on two cores. Prints a line per target, and a table of the lines that
+are reached for SECURITY.md. Inputs are kept in build/fuzz/corpus, findings in build/fuzz/findings.
+Copy a finding to tests/fuzz/corpus/TARGET, so that the tests run it from then on. ``--save`` adds
+kept inputs that reach other code than the saved ones to tests/fuzz/corpus.
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ import gc
 import hashlib
 import os
 import random
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import FunctionType
@@ -38,7 +41,12 @@ JOBS = 2
 MAX_LEN = 40_000  # bytes of an input
 MAX_SAVED = 24  # inputs per target
 MAX_SAVED_BYTES = 100_000  # per target
-TIMEOUT_S = 20
+# libFuzzer measures the wall time of an input, which grows with the load of the machine. This limit
+# therefore finds inputs that hang; MAX_CPU_S finds those that are slow (Python targets).
+TIMEOUT_S = 120
+MAX_CPU_S = 20
+TABLE_COLUMNS = 3
+LAST = "last-input"  # file in the findings of a Python target: the input that runs
 
 
 def program(name: str) -> str:
@@ -59,6 +67,11 @@ def build(folder: Path, *options: str) -> Path:
 
 def build_with_libfuzzer() -> Path:
     return build(BUILD, "-DFASTLOAD_FUZZ=ON", "-DFASTLOAD_SANITIZE=address,undefined")
+
+
+def memory_folder() -> str | None:
+    """Returns a folder in memory for temporary files, or None for the default."""
+    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 
 def all_targets() -> list[str]:
@@ -95,18 +108,36 @@ def run(name: str, *arguments: str) -> str:
     )
     findings = BUILD / "findings" / name
     findings.mkdir(parents=True, exist_ok=True)
+    (findings / LAST).unlink(missing_ok=True)
     options = (
         f"-max_len={MAX_LEN}",
         f"-timeout={TIMEOUT_S}",
         f"-artifact_prefix={findings}/",
         "-rss_limit_mb=3000",
     )
-    done = subprocess.run(
-        [*command, *arguments, *options], capture_output=True, text=True, cwd=ROOT, check=False
-    )
+    # libFuzzer ends a process without Python's exit handlers, which would remove temporary files.
+    with tempfile.TemporaryDirectory(prefix="fuzz", dir=memory_folder()) as place:
+        done = subprocess.run(
+            [*command, *arguments, *options],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            cwd=ROOT,
+            check=False,
+            env={**os.environ, "TMPDIR": place},
+        )
     if done.returncode:
-        raise RuntimeError(f"{name}: exit code {done.returncode}\n{done.stderr[-4000:]}")
+        log = f"{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+        raise RuntimeError(f"{name}: {how_it_ended(done.returncode)}\n{log}")
+    (findings / LAST).unlink(missing_ok=True)
     return done.stderr
+
+
+def how_it_ended(code: int) -> str:
+    """Describes an exit code. libFuzzer saves no finding after a signal that it does not handle."""
+    if code >= 0:
+        return f"exit code {code}"
+    return f"ended by {signal.Signals(-code).name}; the last input of a Python target is in {LAST}"
 
 
 def fuzz(name: str, corpus: Path, seconds: int) -> int:
@@ -129,8 +160,16 @@ def run_atheris(name: str, arguments: list[str]) -> None:
         if type(each) is FunctionType and str(each.__module__).startswith("fastload."):
             atheris.instrument_func(each)
     target = TARGETS[name]
+    last = BUILD / "findings" / name / LAST
     for data in target.seeds():  # creates datasets and folders outside the fuzzing loop
         target.run(data)
+
+    def run_input(data: bytes) -> None:
+        last.write_bytes(data)
+        before = time.process_time()
+        target.run(data)
+        used = time.process_time() - before
+        assert used < MAX_CPU_S, f"{used:.0f} s of CPU time for {len(data)} bytes"
 
     def mutate(data: bytes, max_size: int, seed: int) -> bytes:
         """Half of the inputs keep their structure (JSON) and get other values."""
@@ -138,7 +177,7 @@ def run_atheris(name: str, arguments: list[str]) -> None:
             return bytes(atheris.Mutate(data, max_size))
         return target.mutate(data, random.Random(seed))[:max_size]
 
-    atheris.Setup([sys.argv[0], *arguments], target.run, custom_mutator=mutate)
+    atheris.Setup([sys.argv[0], *arguments], run_input, custom_mutator=mutate)
     atheris.Fuzz()
 
 
@@ -185,6 +224,7 @@ def fuzz_all(seconds: int, names: list[str]) -> None:
     with ThreadPoolExecutor(JOBS) as pool:
         runs = {name: pool.submit(fuzz, name, corpora[name], each) for name in names}
     found = total = 0
+    reached: dict[str, float] = {}
     for name, done in runs.items():
         try:
             n_inputs = done.result()
@@ -198,10 +238,23 @@ def fuzz_all(seconds: int, names: list[str]) -> None:
             if name in NATIVE
             else python_coverage(name, corpora[name])
         )
-        print(f"{name:16} {n_inputs:>12,} inputs in {each} s, {covered:.0%} of its parser")
-    print(f"{total:,} inputs, {found} of {len(names)} targets with findings")
+        reached[name] = covered
+        line = f"{name:16} {n_inputs:>12,} inputs in {each} s, {covered:.0%} of its parser"
+        print(line, flush=True)
+    print(f"{total:,} inputs, {found} of {len(names)} targets with findings\n")
+    print(table(reached))
     if found:
         raise SystemExit(f"See {BUILD / 'findings'}")
+
+
+def table(reached: dict[str, float]) -> str:
+    """Returns a Markdown table of the share of lines that each target reaches, in percent."""
+    cells = [f"{name} | {covered:.0%}".rstrip("%") for name, covered in reached.items()]
+    n_rows = -(-len(cells) // TABLE_COLUMNS)
+    cells += [" | "] * (n_rows * TABLE_COLUMNS - len(cells))
+    lines = [" | ".join(["target | lines"] * TABLE_COLUMNS), "|".join(["---|---"] * TABLE_COLUMNS)]
+    lines += [" | ".join(cells[first::n_rows]) for first in range(n_rows)]
+    return "\n".join(f"| {line} |" if "---" not in line else f"|{line}|" for line in lines)
 
 
 def save(name: str) -> str:

@@ -11,6 +11,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from tools.fuzz import memory_folder
+
 Mutation = Callable[[bytes, random.Random], bytes]
 
 
@@ -42,8 +44,8 @@ def keep(made: Any) -> Any:
 
 @cache
 def folder() -> Path:
-    """Returns a folder in memory that exists until the process ends."""
-    root = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    """Returns a folder that exists until the process ends: in $TMPDIR, or in memory."""
+    root = os.environ.get("TMPDIR") or memory_folder()
     return Path(keep(tempfile.TemporaryDirectory(prefix="fuzz", dir=root)).name)
 
 
