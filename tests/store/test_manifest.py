@@ -23,6 +23,7 @@ from fastload._store.manifest import (
     seal,
 )
 from fastload._store.properties import Properties
+from fastload._store.record import HEADER
 from fastload.errors import ConfigError, CorruptManifest
 
 FIELDS = (
@@ -221,6 +222,26 @@ def test_inconsistent_values_are_rejected(path: str, value: Any) -> None:
     with pytest.raises(CorruptManifest):
         parse(changed(path, value))
     assert parse(dump(example())) == example()
+
+
+def test_records_are_bounded_by_the_size_of_their_shard() -> None:
+    """All other numbers agree. A reader reserves memory for the number of records."""
+    most = 16384 // HEADER.size
+
+    def with_records(last: int) -> bytes:
+        found = tree()
+        found["shards"][2]["records"] = last
+        found["n_samples"] = n = 20 + last
+        for column in found["columns"]:
+            if column["name"] != "_blocks":
+                column["size"] += (n - 30) * int(column["dtype"][2])
+                column["shape"] = [n]
+        return sealed(found)
+
+    assert parse(with_records(most)).n_samples == 20 + most
+    for too_many in (most + 1, 1 << 38):
+        with pytest.raises(CorruptManifest, match=rf"records.*0 to {most}"):
+            parse(with_records(too_many))
 
 
 @settings(max_examples=300)
