@@ -113,6 +113,7 @@ def _from_jpeg(data: bytes, options: PackOptions) -> StoredImage:
     if not header.ordinary:
         return _from_unusual_jpeg(data, header, options)
     if options.encode == "copy" and _has_known_sampling(header, data):
+        check_scans(data, header)  # decoders cannot notice it; free for one scan of all components
         return _unmodified(data, header)
     if not _has_known_sampling(header, data):
         if core() is None:

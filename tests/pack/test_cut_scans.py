@@ -10,11 +10,13 @@ from pathlib import Path
 import pytest
 
 import fastload
+from fastload import transforms as T
 from fastload._common.native import core
 from fastload._pack import images
 from fastload._store.jpeg_header import check_scans, parse_markers
 from fastload.errors import BadImage
 from tests.jpeg_samples import encode_by_pillow, one_scan_per_component, sample_image
+from tests.loading import backends
 from tests.packing import log_of
 
 END = b"\xff\xd9"
@@ -88,3 +90,49 @@ def test_both_cores_refuse_the_same_scans() -> None:
                 check_scans(data, parse_markers(data))
             with pytest.raises(module.BadJpeg, match="incomplete JPEG: scans are missing"):
                 module.rewrite(data)
+
+
+def test_missing_scans_are_not_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No decoder reports them, so they must not reach one."""
+    source = tmp_path / "images"
+    source.mkdir()
+    cut = {name: data for name, data in cut_jpegs().items() if name.endswith("scans")}
+    for name, data in cut.items():
+        (source / f"{name}.jpg").write_bytes(data)
+    (source / "good.jpg").write_bytes(one_scan_per_component(16))
+    fastload.pack(source, tmp_path / "packed", on_error="skip", encode="copy")
+    assert {Path(each["source"]).stem for each in log_of(tmp_path / "packed")} == set(cut)
+    assert len(fastload.open(tmp_path / "packed")) == 1
+    monkeypatch.setattr(images, "check_scans", lambda _data, _header: None)
+    fastload.pack(source, tmp_path / "unchecked", encode="copy")  # as of an earlier version
+    assert fastload.verify(tmp_path / "unchecked").ok
+    assert damaged_in(tmp_path / "unchecked") == set(cut)
+
+
+def damaged_in(dataset: Path) -> set[str]:
+    report = fastload.verify(dataset, deep=True)
+    return {Path(fault.source).stem for fault in report.faults}
+
+
+@pytest.mark.parametrize("backend", backends())
+def test_copied_damage_inside_a_scan_is_found_by_decoding(tmp_path: Path, backend: str) -> None:
+    """``copy`` does not decode: that takes most of the time of ``keep``."""
+    cut = {name: data for name, data in cut_jpegs().items() if "-baseline-0" in name}
+    source = tmp_path / "images"
+    source.mkdir()
+    for name, data in cut.items():
+        (source / f"{name}.jpg").write_bytes(data)
+    (source / "good.jpg").write_bytes(encode_by_pillow(sample_image(64, 48), "420"))
+    packed = fastload.pack(source, tmp_path / "packed", encode="copy")
+    assert packed.n_samples == len(cut) + 1
+    assert damaged_in(tmp_path / "packed") == set(cut)
+    iterator = iter(
+        fastload.DataLoader(tmp_path / "packed", 1, transform=T.Resize(16, 16), backend=backend)
+    )
+    bad = set()
+    for _ in range(len(cut) + 1):
+        try:
+            next(iterator)
+        except BadImage as error:
+            bad.add(Path(str(error.source)).stem)
+    assert bad == set(cut)

@@ -10,7 +10,13 @@ import numpy as np
 # Imported here because a first import in a verify thread could fail for lack of files or memory.
 import fastload._store.pixels  # noqa: F401
 from fastload._store.fields import Field
-from fastload._store.jpeg_header import JpegHeader, check_limits, check_size, read_header
+from fastload._store.jpeg_header import (
+    JpegHeader,
+    check_limits,
+    check_scans,
+    check_size,
+    read_header,
+)
 from fastload._store.kinds import PixelKind
 from fastload._store.record import CODEC_NAMES, JPEG, PLAIN, PNG, RAW, Part
 from fastload.errors import BadImage, RecordError
@@ -43,7 +49,9 @@ def check_image(
             yield from _check_png(part)
         if deep:
             # libjpeg's warnings are faults here, because these bytes decoded without one when
-            # packed.
+            # packed. It gives no warning if whole scans are missing.
+            if part.codec == JPEG:
+                check_scans(bytes(part.data), read_header(memoryview(part.data)))
             kind.decode(field, part)
         elif part.codec == RAW:
             expected_bytes = part.width * part.height * part.channels * part.bits // 8
