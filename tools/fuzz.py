@@ -42,7 +42,7 @@ MAX_LEN = 40_000  # bytes of an input
 MAX_SAVED = 24  # inputs per target
 MAX_SAVED_BYTES = 100_000  # per target
 # libFuzzer measures the wall time of an input, which grows with the load of the machine. This limit
-# therefore finds inputs that hang; MAX_CPU_S finds those that are slow (Python targets).
+# therefore finds inputs that hang; MAX_CPU_S finds slow inputs of Python targets.
 TIMEOUT_S = 120
 MAX_CPU_S = 20
 TABLE_COLUMNS = 3

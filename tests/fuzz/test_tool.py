@@ -1,4 +1,4 @@
-"""tools/fuzz.py: its table, its messages, and what a run leaves behind."""
+"""tools/fuzz.py: its table, its messages, and the files that remain after a run."""
 
 from __future__ import annotations
 
