@@ -153,3 +153,29 @@ def test_a_substitute_that_is_damaged_meanwhile_is_one_more_bad_sample(
     assert not {3, 4} & set(batch["id"].tolist())
     assert all(expected[i] == pixels for i, pixels in pixels_by_id(batch).items())
     assert loader.stats().bad == 2
+
+
+@pytest.mark.parametrize("backend", backends())
+def test_a_damaged_batch_of_substitutes_is_not_used(packed: Path, backend: str) -> None:
+    """Its checksums are verified when it is read: labels reach the batch without the decoder."""
+    options = {**OPTIONS, "fields": ("label", "id")}
+    expected = {
+        int(i): int(label)
+        for batch in DataLoader(packed, 8, backend=backend, **options)
+        for i, label in zip(batch["id"], batch["label"], strict=True)
+    }
+    loader = DataLoader(
+        packed, 8, sampler=range(8), on_error="substitute", backend=backend, **options
+    )
+    dataset = open_dataset(packed)
+    step = N // (planning.MAX_REPLACEMENTS + 1) + 1
+    for i in range(8):  # the batch
+        reader = dataset.reader(i)
+        put(reader.path, reader.find(i)[0], bytes(24))
+    for i in range(step, step + 8):  # the first batch that replaces it
+        if i >= 8:
+            zero(dataset, i)
+    batch = next(iter(loader))
+    ids = batch["id"].tolist()
+    assert not set(ids) & set(range(step + 8))
+    assert [expected[i] for i in ids] == batch["label"].tolist()
