@@ -43,7 +43,8 @@ def pack_with(
     # A cluster runs several tasks per machine, so each has one thread unless the user says more.
     task = replace(task, options=replace(task.options, jobs=task.options.jobs or 1))
     started = time.monotonic()
-    missing = prepare(task, on_progress)
+    # No task runs yet, so the driver uses all cores of its machine.
+    missing = prepare(task, on_progress, jobs=0)
     layout = stored_layout(task)
     if layout is None:  # the dataset is complete
         return publish_parts(task)
@@ -52,11 +53,13 @@ def pack_with(
         interrupt_says_what_is_kept(Path(task.dest)),
         _opened(engine, task.options.jobs) as executor,
     ):
-        while missing:
+        while True:
             driver.pack(executor, missing)
-            missing = prepare(task)  # also parts whose files were damaged in the meantime
-    driver.say("publishing")
-    result = publish_parts(task)
+            driver.say("publishing")
+            result = publish_parts(task)
+            if not result.missing:
+                break
+            missing = result.missing  # parts whose files were damaged in the meantime
     return replace(
         result, seconds=time.monotonic() - started, resumed_at=driver.progress.resumed_at
     )
@@ -209,7 +212,11 @@ class RayExecutor(Executor):
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         if fn not in self._tasks:  # Ray sends a function to the cluster once per remote function
-            self._tasks[fn] = self._ray.remote(num_cpus=self._cpus, max_retries=-1)(fn)
+            # With Ray's default strategy, busy nodes pass waiting tasks to each other all the time.
+            # benchmarks/engines.py measures the CPU time of 3 nodes.
+            self._tasks[fn] = self._ray.remote(
+                num_cpus=self._cpus, max_retries=-1, scheduling_strategy="SPREAD"
+            )(fn)
         ref = self._tasks[fn].remote(*args, **kwargs)
         future: Future[Any] = ref.future()
         self._refs[future] = ref

@@ -12,6 +12,7 @@ has to be pickled, any torch Dataset can be a source, and no worker process can 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -69,6 +70,7 @@ class Packer:
         publishes: bool = True,
         is_task: bool = False,
         order: PackingOrder | None = None,
+        plan: Mapping[str, object] | None = None,
         exist_ok: bool = False,
     ) -> None:
         self.source = source
@@ -83,7 +85,8 @@ class Packer:
         # Whether a driver lists the source, checks the list, finds missing parts and removes the
         # files of killed workers. There may be 100,000 tasks: each reads only what its part needs.
         self._is_task = is_task
-        self.order = order  # of an earlier part of the same pack
+        self.order = order  # these two are those of an earlier part of the same pack
+        self._known_plan = plan
         self._exist_ok = exist_ok
         self.jobs = options.jobs or available_cpus()
         self.progress = PackProgress()
@@ -110,7 +113,7 @@ class Packer:
         ):
             if self._is_published():
                 return self._published_before(state, started)
-            state.check_plan(self._plan())
+            state.check_plan(self.plan)
             done: dict[int, Done] = {}
             try:
                 return self._run(state, done, started)
@@ -165,9 +168,10 @@ class Packer:
             + ". Remove it or choose another DEST"
         )
 
-    def _plan(self) -> dict[str, object]:
-        """Returns the values that must be equal when a pack resumes."""
-        return {
+    @functools.cached_property
+    def plan(self) -> Mapping[str, object]:
+        """The values that must be equal when a pack resumes."""
+        return self._known_plan or {
             "source": self.source.name,
             "name": self.name,
             "options": {**self.options.kept(), **self._source_options},
@@ -182,7 +186,7 @@ class Packer:
         """Cleans up after a run that was killed after it published, or ends after another one."""
         found = read_manifest(self.dest)
         if state is not None and (plan := state.read("plan.json")) is not None:
-            same = plan == as_json(self._plan())
+            same = plan == as_json(self.plan)
         else:
             # The plan is gone. The manifest has everything except the location of the source.
             same = found.fields == tuple(self.source.fields) and is_packed_like(
@@ -214,7 +218,8 @@ class Packer:
 
     def _run(self, state: PackState, done: dict[int, Done], started: float) -> PackResult:
         """Packs the missing parts, adds all to ``done``, and publishes if none is missing."""
-        check_publishable(self.source, self.options)
+        if not self._is_task:
+            check_publishable(self.source, self.options)
         with Preparation(
             self.source,
             self.name,
@@ -239,7 +244,7 @@ class Packer:
                 state,
                 listing,
                 layout,
-                plan={"plan": as_json(self._plan()), "encode": preparation.encode},
+                plan={"plan": as_json(self.plan), "encode": preparation.encode},
                 order=self.order,
                 jobs=self.jobs,
                 progress=self.progress,

@@ -20,7 +20,7 @@ from __future__ import annotations
 import contextlib
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from fastload._pack.layout import Layout
@@ -50,6 +50,7 @@ class PackTask:
         publishes: bool = False,
         is_task: bool = False,
         opened: Opened | None = None,
+        jobs: int | None = None,
         on_progress: Callable[[PackProgress], None] | None = None,
     ) -> Packer:
         return Packer(
@@ -57,7 +58,7 @@ class PackTask:
             if opened is None
             else opened.source,
             Path(self.dest),
-            self.options,
+            self.options if jobs is None else replace(self.options, jobs=jobs),
             name=str(Path(self.source).resolve()),
             source_options=self.source_options,
             on_progress=on_progress,
@@ -65,6 +66,7 @@ class PackTask:
             publishes=publishes,
             is_task=is_task,
             order=None if opened is None else opened.order,
+            plan=None if opened is None else opened.plan,
         )
 
     def identity(self) -> object:
@@ -78,11 +80,16 @@ class PackTask:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """What a process keeps for the next part of the same pack: a source may take long to open."""
+    """What a process keeps for the next part of the same pack.
+
+    A source may take long to open, and the plan contains the versions of the encoders: reading
+    them from the installed packages and the native core takes a few milliseconds per part.
+    """
 
     pack: object  # PackTask.identity
     source: AnySource
     order: PackingOrder | None
+    plan: Mapping[str, object]
 
 
 _idle: deque[Opened] = deque()  # one per thread that packed a part
@@ -98,14 +105,27 @@ def _take_opened(pack: object) -> Opened | None:
     return None
 
 
+def _keep_opened(task: PackTask, packer: Packer) -> None:
+    pack = task.identity()
+    if pack is not None:
+        _idle.append(Opened(pack, packer.source, packer.order, packer.plan))
+
+
 def prepare(
-    task: PackTask, on_progress: Callable[[PackProgress], None] | None = None
+    task: PackTask,
+    on_progress: Callable[[PackProgress], None] | None = None,
+    *,
+    jobs: int | None = None,
 ) -> tuple[int, ...]:
     """Lists the source and decides the parts, unless that is done. Returns the missing parts.
 
-    Returns () if all parts are packed or the dataset is complete.
+    Returns () if all parts are packed or the dataset is complete. ``jobs`` threads encode the
+    samples whose sizes decide the parts; the default is that of the options.
     """
-    return task.packer(lambda _: (), on_progress=on_progress).run().missing
+    packer = task.packer(lambda _: (), jobs=jobs, on_progress=on_progress)
+    result = packer.run()
+    _keep_opened(task, packer)
+    return result.missing
 
 
 def stored_layout(task: PackTask) -> Layout | None:
@@ -129,11 +149,15 @@ def pack_part(
 
     pack = task.identity()
     packer = task.packer(
-        choose, is_task=True, opened=_take_opened(pack) if pack else None, on_progress=on_progress
+        choose,
+        is_task=True,
+        opened=_take_opened(pack) if pack is not None else None,
+        on_progress=on_progress,
     )
     result = packer.run()
-    if pack is not None:
-        _idle.append(Opened(pack, packer.source, packer.order))
+    # Not if the plan was replaced in the meantime: this source belongs to the earlier one.
+    if pack is not None and pack == task.identity():
+        _keep_opened(task, packer)
     return result
 
 
@@ -142,5 +166,12 @@ def publish_parts(task: PackTask) -> PackResult:
 
     Raises BadImage if more than ``max_bad`` samples are bad.
     """
+    pack = task.identity()
+    packer = task.packer(
+        lambda _: (), publishes=True, opened=_take_opened(pack) if pack is not None else None
+    )
     _idle.clear()
-    return task.packer(lambda _: (), publishes=True).run()
+    result = packer.run()
+    if result.missing:
+        _keep_opened(task, packer)
+    return result

@@ -38,7 +38,7 @@ import threading
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -265,7 +265,7 @@ class PackState:
             with contextlib.suppress(FileNotFoundError):
                 os.utime(self._worker if self.shared else self._holder.path)
 
-    def check_plan(self, plan: dict[str, object]) -> None:
+    def check_plan(self, plan: Mapping[str, object]) -> None:
         """Stores the plan of a new pack. Raises ConfigError if the stored plan differs."""
         while (found := self.read("plan.json")) is None:
             if self.write("plan.json", plan, replace=False):

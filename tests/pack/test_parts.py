@@ -356,12 +356,11 @@ def test_a_process_opens_the_source_once_per_pack(
     monkeypatch.setattr(parts_module, "open_source", counted)
     task = task_of(root, tmp_path / "packed")
     for _ in range(2):
-        parts = prepare(task)
         opened.clear()
-        for part in parts:
+        for part in prepare(task):
             pack_part(task, part)
-        assert len(opened) == 1
         publish_parts(task)
+        assert len(opened) == 1
         assert tree(tmp_path / "packed") == whole
         shutil.rmtree(tmp_path / "packed")  # the next pack must not use this source
 
