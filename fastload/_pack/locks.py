@@ -24,16 +24,20 @@ class NoLocks(Exception):
     """The file system has no locks."""
 
 
-def locked(path: Path, kind: int, *, create: bool = True, wait: bool = False) -> int:
+def locked(
+    path: Path, kind: int, *, create: bool = True, create_folder: bool = True, wait: bool = False
+) -> int:
     """Opens and locks a file. Returns its descriptor.
 
     Raises BlockingIOError if another process holds the lock; ``wait`` waits for it instead. Raises
-    NoLocks if the file system has none.
+    NoLocks if the file system has none. Without ``create_folder``, a missing folder raises an error
+    with the code ENOENT.
     """
     while True:
         if create:
             with files.writing(path, needed=4096):
-                path.parent.mkdir(parents=True, exist_ok=True)
+                if create_folder:
+                    path.parent.mkdir(parents=True, exist_ok=True)
                 descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
         else:
             descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)

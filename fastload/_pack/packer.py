@@ -12,6 +12,7 @@ has to be pickled, any torch Dataset can be a source, and no worker process can 
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import os
 import time
@@ -99,8 +100,26 @@ class Packer:
         if (module := core()) is not None:
             module.keep_freed_memory(_KEPT_MEMORY)
         self._check_dest()
-        if self._exist_ok and self._is_published() and not (self.dest / FOLDER).exists():
+        if (
+            (self._exist_ok or self._is_task)
+            and self._is_published()
+            and not (self.dest / FOLDER).exists()
+        ):
             return self._published_before(None, started)
+        try:
+            return self._run_locked(started, is_new=is_new)
+        except OSError as error:
+            if not self._is_task or error.errno != errno.ENOENT or (self.dest / FOLDER).exists():
+                raise
+            # Removed before the first file of this task: the dataset is complete, or gone.
+            if self._is_published():
+                return self._published_before(None, started)
+            raise ConfigError(
+                f"{self.dest} contains no unfinished pack. Run the command that starts the pack "
+                "again"
+            ) from error
+
+    def _run_locked(self, started: float, *, is_new: bool) -> PackResult:
         with (
             interrupt_says_what_is_kept(self.dest),
             quiet_pillow(),
@@ -109,6 +128,7 @@ class Packer:
                 shared=self._is_shared,
                 wait=self._exist_ok,
                 removes=not self._is_task,
+                creates=not self._is_task,
             ) as state,
         ):
             if self._is_published():
@@ -155,7 +175,9 @@ class Packer:
             if self._is_shared or self._exist_ok:
                 return  # _published_before decides
             raise self._is_finished()
-        if self.dest.exists() and any(self.dest.iterdir()):
+        names = {path.name for path in self.dest.iterdir()} if self.dest.exists() else set()
+        # Checked again: another worker may have started this pack, or published it, since then.
+        if names and not names & {FOLDER, MANIFEST}:
             raise ConfigError(
                 f"{self.dest} is not empty and not an unfinished pack: "
                 "expected an empty or new folder as DEST"

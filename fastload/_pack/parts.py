@@ -105,8 +105,7 @@ def _take_opened(pack: object) -> Opened | None:
     return None
 
 
-def _keep_opened(task: PackTask, packer: Packer) -> None:
-    pack = task.identity()
+def _keep_opened(pack: object, packer: Packer) -> None:
     if pack is not None:
         _idle.append(Opened(pack, packer.source, packer.order, packer.plan))
 
@@ -124,7 +123,7 @@ def prepare(
     """
     packer = task.packer(lambda _: (), jobs=jobs, on_progress=on_progress)
     result = packer.run()
-    _keep_opened(task, packer)
+    _keep_opened(task.identity(), packer)
     return result.missing
 
 
@@ -140,6 +139,8 @@ def pack_part(
     """Packs one part that ``prepare`` returned. An intact part of an earlier run is kept.
 
     Returns its counts. ``missing`` stays empty.
+
+    Creates no file if the dataset is complete. Raises ConfigError if there is no pack in ``dest``.
     """
 
     def choose(parts: range) -> Sequence[int]:
@@ -155,9 +156,7 @@ def pack_part(
         on_progress=on_progress,
     )
     result = packer.run()
-    # Not if the plan was replaced in the meantime: this source belongs to the earlier one.
-    if pack is not None and pack == task.identity():
-        _keep_opened(task, packer)
+    _keep_opened(pack, packer)
     return result
 
 
@@ -173,5 +172,5 @@ def publish_parts(task: PackTask) -> PackResult:
     _idle.clear()
     result = packer.run()
     if result.missing:
-        _keep_opened(task, packer)
+        _keep_opened(pack, packer)
     return result

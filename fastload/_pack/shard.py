@@ -170,6 +170,7 @@ class PartBuilder:
 
     def _publish(self, state: PackState) -> Done:
         try:
+            state.check_running()
             self._end_shard()
             done = Done(
                 (self.positions.start, self.positions.stop),

@@ -19,6 +19,10 @@ renamed. Files that several machines might decide differently (plan, choice, lay
 listing, manifest) are published only if they do not exist, so that the first machine decides. The
 folder is removed after the manifest is published. A part whose state is damaged is packed again.
 
+Workers may outlive the pack: a machine that did not answer for a while counts as dead, and another
+one packs its part. The process that publishes therefore removes the temporary files of all workers.
+A worker whose own file is gone publishes nothing more, and a worker never creates the folder.
+
 A process that packs alone leaves journals and unfinished shards to the next run. Processes that
 pack together do not use them: they start an unfinished part again.
 """
@@ -27,6 +31,7 @@ from __future__ import annotations
 
 import array
 import contextlib
+import errno
 import fcntl
 import io
 import itertools
@@ -58,6 +63,7 @@ from fastload.errors import ConfigError, StoreError
 
 FOLDER = ".pack"
 _UNFINISHED = re.compile(r"(journal|shard)-([0-9]{5,7})(\..*)?")
+_REMOVALS = 10  # attempts, because a starting worker may create its file in between
 _here: Counter[Path] = Counter()  # worker files of this process: number of threads that use them
 _counting = threading.Lock()
 Rows = dict[str, NDArray[np.generic]]
@@ -129,13 +135,20 @@ class PackState:
     """
 
     def __init__(
-        self, dest: Path, *, shared: bool = False, wait: bool = False, removes: bool = True
+        self,
+        dest: Path,
+        *,
+        shared: bool = False,
+        wait: bool = False,
+        removes: bool = True,
+        creates: bool = True,
     ) -> None:
         self.dest = dest
         self.folder = dest / FOLDER
         self.shared = shared
         self._wait = wait  # for the end of another pack
         self._removes = removes  # files of killed processes, which takes a listing of the folders
+        self._creates = creates  # the folder; otherwise it must exist
         self._worker = self.folder / f"worker-{files.owner()}"
         self._locks: list[int] = []
         self._holder = HolderFile(self.folder / "lock.holder")
@@ -144,7 +157,9 @@ class PackState:
     def __enter__(self) -> PackState:
         kind = fcntl.LOCK_SH if self.shared else fcntl.LOCK_EX
         try:
-            self._locks.append(locked(self.folder / "lock", kind, wait=self._wait))
+            self._locks.append(
+                locked(self.folder / "lock", kind, create_folder=self._creates, wait=self._wait)
+            )
         except BlockingIOError:
             raise self._is_busy() from None
         except NoLocks:
@@ -164,6 +179,8 @@ class PackState:
         return self
 
     def __exit__(self, *error: object) -> None:
+        if self.shared and (self.dest / MANIFEST).exists():
+            self.remove()  # what this worker wrote after the dataset was published
         for descriptor in self._locks:
             os.close(descriptor)
         if self.shared:
@@ -174,16 +191,20 @@ class PackState:
                     self._worker.unlink(missing_ok=True)
         elif not self._has_locks:
             self._holder.release()
-        if (self.shared or not self._has_locks) and (self.dest / MANIFEST).exists():
-            with contextlib.suppress(OSError):  # other workers are running
+        if not self.shared and not self._has_locks and (self.dest / MANIFEST).exists():
+            with contextlib.suppress(OSError):  # another process is running
                 self.folder.rmdir()
 
     def _add_worker(self, kind: int) -> None:
         with _counting:
             _here[self._worker] += 1
             if self._has_locks:
-                self._locks.append(locked(self._worker, kind))
-            self._worker.write_text(boot_id())
+                descriptor = locked(self._worker, kind, create_folder=self._creates)
+                self._locks.append(descriptor)
+                # Not by name: another process may have published and removed the file.
+                os.pwrite(descriptor, boot_id().encode(), 0)
+            else:
+                self._worker.write_text(boot_id())
         # An exclusive pack creates its file first and then checks for workers: one of both stops.
         if not self._has_locks and self._holder.is_held():
             raise self._is_busy()
@@ -265,6 +286,27 @@ class PackState:
             with contextlib.suppress(FileNotFoundError):
                 os.utime(self._worker if self.shared else self._holder.path)
 
+    def check_running(self) -> None:
+        """Raises StoreError in a worker whose pack ended: another process published the dataset.
+
+        DEST may be in use for another pack by then, whose state this worker must not change.
+        """
+        if self.shared and not self._has_worker_file():
+            failure = StoreError(
+                f"{self.dest}: this pack was completed or removed by another process. Run the same "
+                "command again"
+            )
+            failure.errno = errno.ENOENT
+            raise failure
+
+    def _has_worker_file(self) -> bool:
+        try:
+            found = self._worker.stat()
+        except FileNotFoundError:
+            return False
+        # Another thread may have created it for another pack. The second lock is that of the file.
+        return not self._has_locks or os.path.samestat(found, os.fstat(self._locks[1]))
+
     def check_plan(self, plan: Mapping[str, object]) -> None:
         """Stores the plan of a new pack. Raises ConfigError if the stored plan differs."""
         while (found := self.read("plan.json")) is None:
@@ -344,6 +386,7 @@ class PackState:
 
     def record(self, number: int, done: Done, rows: Rows) -> None:
         """Stores the state of a published part. The last file completes it."""
+        self.check_running()
         self.touch()
         packed = io.BytesIO()
         np.savez(packed, **rows)  # type: ignore[arg-type]
@@ -358,17 +401,47 @@ class PackState:
     def remove(self) -> None:
         """Removes the folder. The plan goes last, so the same command still recognizes its pack.
 
-        The locks of other running workers stay. The last worker removes the folder.
+        Also removes the temporary files of workers that still run: their parts are not needed.
+        Has no effect if the folder belongs to another operation that began after this pack ended.
         """
-        for path in sorted(
-            self.folder.iterdir(),
-            key=lambda path: (path.name == "plan.json", path.name.startswith("lock"), path.name),
-        ):
-            if not path.name.startswith("worker-") or not self._is_running(path):
-                path.unlink(missing_ok=True)
-        # rmdir fails if another pack has just started here. That pack finds the manifest and stops.
-        with contextlib.suppress(OSError):
-            self.folder.rmdir()
+        for _ in range(_REMOVALS):
+            try:
+                if self._is_of_another():
+                    return
+                self._remove_files_of_workers()
+                for path in sorted(self.folder.iterdir(), key=_removal_order):
+                    if path.name != "lock" or not self._is_of_another():
+                        path.unlink(missing_ok=True)
+                self.folder.rmdir()
+            except FileNotFoundError:
+                return  # another worker removed the folder
+            except OSError as error:
+                if error.errno != errno.ENOTEMPTY:
+                    return  # e.g. a file system that keeps open files under another name
+            else:
+                return
+
+    def _is_of_another(self) -> bool:
+        """Returns whether another operation holds the folder, for example an append."""
+        if not self._locks:
+            return self.shared and self._holder.is_held()
+        try:
+            found = (self.folder / "lock").stat()
+        except FileNotFoundError:
+            return False
+        return not os.path.samestat(found, os.fstat(self._locks[0]))
+
+    def _remove_files_of_workers(self) -> None:
+        """Removes the temporary files of all processes that pack parts of this dataset."""
+        owners = {path.name.removeprefix("worker-") for path in self.folder.glob("worker-*")}
+        for folder in (self.dest, self.dest / COLUMNS):
+            for path in folder.iterdir() if folder.is_dir() else ():
+                if files.owner_of(path.name) in owners and not path.is_dir():
+                    path.unlink(missing_ok=True)
+
+
+def _removal_order(path: Path) -> tuple[bool, bool, str]:
+    return path.name == "plan.json", path.name.startswith("lock"), path.name
 
 
 def damaged(path: Path, why: str) -> StoreError:

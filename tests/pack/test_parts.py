@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from fastload._pack.options import PackOptions
 from fastload._pack.packer import Packer
 from fastload._pack.packing_order import PackingOrder
 from fastload._pack.parts import PackTask, pack_part, prepare, publish_parts, stored_layout
+from fastload._pack.shard import PartBuilder
 from fastload._pack.state import PackState
 from fastload._store.dataset import open_dataset
 from fastload._store.manifest import MAX_BYTES, MAX_FILE, MAX_SAMPLES, Shard
@@ -179,10 +181,109 @@ def test_files_of_running_workers_are_kept_and_of_killed_ones_removed(
     with PackState(dest, shared=True):
         assert not paths["13-cccccccc"].exists(), "it has not changed a file for an hour"
     share(root, dest, 1, 2)
-    assert paths["11-aaaaaaaa"].exists()
+    assert tree(dest) == whole, "no worker can be needed after the dataset is published"
     os.close(held)
+
+
+def test_a_worker_killed_before_it_wrote_its_file_leaves_nothing(
+    tmp_path: Path, root: Path, whole: dict[str, str]
+) -> None:
+    dest = tmp_path / "packed"
+    share(root, dest, 0, 2)
+    (dest / ".pack" / "worker-12-bbbbbbbb").touch()
     share(root, dest, 1, 2)
     assert tree(dest) == whole
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        (packer, "PackState"),
+        (state_module, "locked"),
+        (PackState, "check_plan"),
+        (PartBuilder, "add"),
+        (PartBuilder, "publish"),
+        (PartBuilder, "_end_shard"),
+        (PackState, "record"),
+        (PackState, "touch"),
+        (PackState, "write"),
+    ],
+    ids=lambda call: call[1],
+)
+def test_a_late_worker_leaves_nothing_in_a_published_dataset(
+    tmp_path: Path,
+    root: Path,
+    whole: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    call: tuple[Any, str],
+) -> None:
+    """Another process publishes the dataset while a worker packs a part that is packed twice."""
+    dest = tmp_path / "packed"
+    task = task_of(root, dest)
+    prepare(task)
+    place, name = call
+    real = vars(place)[name]
+
+    def late(*arguments: Any, **options: Any) -> Any:
+        monkeypatch.setattr(place, name, real)
+        other = command(root, dest, 0, 1)
+        _, error = other.communicate()
+        assert other.returncode == 0, error
+        assert tree(dest) == whole, "while the worker still runs"
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(place, name, late)
+    assert pack_part(task, 3).missing == ()
+    assert vars(place)[name] is real
+    assert tree(dest) == whole
+
+
+def test_a_late_worker_does_not_change_a_new_pack(
+    tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DEST is removed while a worker packs a part, and packed again with another quality."""
+    dest = tmp_path / "packed"
+    task = task_of(root, dest)
+    other = replace(task, options=replace(task.options, encode="jpeg", quality=50))
+    prepare(task)
+    real = PartBuilder.publish
+
+    def late(*arguments: Any) -> Any:
+        shutil.rmtree(dest)
+        prepare(other)
+        return real(*arguments)
+
+    monkeypatch.setattr(PartBuilder, "publish", late)
+    with pytest.raises(StoreError, match="completed or removed by another process"):
+        pack_part(task, 3)
+    monkeypatch.undo()
+    assert not list(dest.glob("shard-*"))
+    assert not list(dest.glob(".pack/done-*"))
+
+
+def test_a_pack_that_starts_while_another_worker_checks_dest_is_joined(
+    tmp_path: Path, root: Path, whole: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dest = tmp_path / "packed"
+    real = Path.is_dir
+
+    def is_dir(path: Path, **options: Any) -> bool:
+        found = real(path, **options)
+        if path == dest / ".pack":
+            monkeypatch.setattr(Path, "is_dir", real)
+            assert not found
+            share(root, dest, 1, 2)
+        return found
+
+    monkeypatch.setattr(Path, "is_dir", is_dir)
+    assert share(root, dest, 0, 2).missing == ()
+    assert tree(dest) == whole
+
+
+def test_a_task_needs_a_prepared_pack(tmp_path: Path, root: Path) -> None:
+    with pytest.raises(ConfigError, match="contains no unfinished pack"):
+        pack_part(task_of(root, tmp_path / "packed"), 0)
+    assert not (tmp_path / "packed").exists()
 
 
 def test_a_pack_by_one_process_excludes_workers(tmp_path: Path, root: Path) -> None:
