@@ -45,8 +45,8 @@ def cluster() -> Iterator[Any]:
 
 
 @contextlib.contextmanager
-def started_cluster() -> Iterator[Any]:
-    """Starts a head without CPUs and sets RAY_ADDRESS."""
+def started_cluster(*, cpus: int = 0) -> Iterator[Any]:
+    """Starts a head with this many CPUs and sets RAY_ADDRESS."""
     folder = _folder()
     from ray.cluster_utils import Cluster
 
@@ -60,7 +60,7 @@ def started_cluster() -> Iterator[Any]:
         made = Cluster(
             initialize_head=True,
             head_node_args={
-                "num_cpus": 0,
+                "num_cpus": cpus,
                 "object_store_memory": 80 << 20,
                 "include_dashboard": False,
                 "_system_config": _FAST_HEALTH_CHECKS,
