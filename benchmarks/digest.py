@@ -2,7 +2,7 @@
 
     python -m benchmarks.digest [--mib 16] [--rounds 7]
 
-The packer hashes records and tree pages as they are written. "joined" copies pieces to buffers of
+The packer hashes records and tree pages before it writes them. "joined" copies pieces to buffers of
 1 MiB first, as fastload/_store/writer.py does with small pieces. Prints GB/s of CPU time, median
 and quartiles of interleaved rounds.
 """

@@ -5,8 +5,8 @@
 
 The input is the photos of the corpus, repeated. fastload packs with its defaults and with
 `--encode copy`, Streaming writes MDS with xxh64 hashes, FFCV re-encodes. fastload syncs its output.
-Streaming and `cp -r` are measured as they are and with a sync at the end. `--tiny N` also packs N
-JPEGs of about 1 KB from one tar, once. Times do not include the start of Python and imports.
+Streaming and `cp -r` are measured without and with a sync at the end. `--tiny N` also packs N JPEGs
+of about 1 KB from one tar, once. Times do not include the start of Python and imports.
 """
 
 from __future__ import annotations
