@@ -374,7 +374,7 @@ SECTIONS: tuple[tuple[str, str, str, Callable[[Found], Section]], ...] = (
     (
         "pack_speed_xeon",
         "Packing compared with other writers, on a disk, on a slower machine and with newer code",
-        ".venv-peers/bin/python -m benchmarks.peers.pack_speed --tiny 1000000 "
+        ".venv-peers/bin/python -m benchmarks.peers.pack_speed --tiny 200000 "
         "--json benchmarks/results/pack_speed_xeon.json",
         pack_speed,
     ),
