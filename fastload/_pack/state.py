@@ -485,10 +485,9 @@ def _differences(found: Any, wanted: Any) -> str:
 def _flat(plan: dict[str, Any]) -> dict[str, object]:
     """Flattens a plan so that a message can name the option or field that changed."""
     kinds = {
-        f"field {name!r}": ("list of " * listed + kind, *more)
-        if any(more)
-        else "list of " * listed + kind
+        f"field {name!r}": (shown, *more) if any(more) else shown
         for name, kind, listed, *more in plan.get("fields", [])
+        for shown in [f"list of {kind}" if listed else kind]
     }
     nested = ("fields", "options", "versions")
     others = {name: value for name, value in plan.items() if name not in nested}

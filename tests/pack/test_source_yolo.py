@@ -128,6 +128,15 @@ def test_an_invalid_label_is_a_bad_sample(line: str, message: str, tmp_path: Pat
     assert message in bad[0]
 
 
+def test_a_class_number_is_bounded_without_names(tmp_path: Path) -> None:
+    line = "1" * 58 + " 0.5 0.5 0.5 0.5\n"
+    source = YoloSource(make(tmp_path, "flat", config="", a=line, b="7 0.5 0.5 1 1\n"))
+    assert source.classes == ()
+    good, bad = outcome(source)
+    assert [each.source for each in good] == ["images/b.jpg"]
+    assert f"class {'1' * 20}, expected 0 to 2147483647" in bad[0]
+
+
 @pytest.mark.parametrize(
     ("config", "message"),
     [

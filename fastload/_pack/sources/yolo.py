@@ -40,6 +40,7 @@ _MAX_LABEL_BYTES = 4 << 20
 _MAX_YAML_BYTES = 1 << 20
 # PyYAML raises these for a value that does not fit its tag, such as 2001-99-99 or !!bool x.
 _YAML_MISTAKES = (ValueError, KeyError, TypeError, AttributeError)
+_LAST_CLASS = 2**31 - 1  # without a list of names
 _TOLERANCE = 0.01  # of the image: rounding puts edges slightly outside
 
 
@@ -169,10 +170,9 @@ class YoloSource:
             values = np.array([float(word) for word in row[1:]])
         except ValueError:
             raise BadImage(f"{shown}: expected numbers", source=source) from None
-        if number < 0 or (self.classes and number >= len(self.classes)):
-            raise BadImage(
-                f"{shown}: class {number}, expected 0 to {len(self.classes) - 1}", source=source
-            )
+        last = len(self.classes) - 1 if self.classes else _LAST_CLASS
+        if not 0 <= number <= last:
+            raise BadImage(f"{shown}: class {row[0]:.20}, expected 0 to {last}", source=source)
         points = np.empty((0, 2))
         if self._keypoint_shape:
             count, width = self._keypoint_shape
