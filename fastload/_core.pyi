@@ -87,6 +87,7 @@ def rewrite(
     restart: int = -1,
     orient: bool = True,
     optimize: bool = True,
+    keep_tables: bool = True,
     fast: bool = True,
 ) -> RewrittenJpeg: ...
 def rewrite_common(data: Sequence[Buffer], restart: int) -> list[RewrittenJpeg | None]:

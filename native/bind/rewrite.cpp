@@ -46,7 +46,8 @@ struct OwnedRewrite {
           orientation(result.orientation) {}
 };
 
-OwnedRewrite rewrite(nb::handle data, int restart, bool orient, bool optimize, bool fast) {
+OwnedRewrite rewrite(nb::handle data, int restart, bool orient, bool optimize, bool keep_tables,
+                     bool fast) {
     if (restart < -1 || restart > 65535)
         throw_value_error("restart: expected -1 (automatic), 0 (none) or 1 to 65535 MCUs, found ",
                           restart);
@@ -54,7 +55,8 @@ OwnedRewrite rewrite(nb::handle data, int restart, bool orient, bool optimize, b
     const RewrittenJpeg* result;
     {
         GilRelease released;
-        result = &rewrite_jpeg(bytes.data(), bytes.size(), {restart, orient, optimize, fast});
+        result = &rewrite_jpeg(bytes.data(), bytes.size(),
+                               {restart, orient, optimize, keep_tables, fast});
     }
     return OwnedRewrite(*result);
 }
@@ -73,16 +75,17 @@ nb::list rewrite_common(nb::sequence data, int restart) {
         std::vector<uint8_t> bytes;
     };
     std::vector<std::optional<Copy>> copies(jpegs.size());
+    RewriteOptions options;
+    options.restart = restart;
     {
         GilRelease released;
-        rewrite_jpegs(jpegs, {restart, true, true, true},
-                      [&](size_t number, const RewrittenJpeg* result) {
-                          if (!result || !result->common) return;
-                          Copy& copy = copies[number].emplace();
-                          copy.result = *result;
-                          copy.bytes.assign(result->bytes, result->bytes + result->size);
-                          copy.result.bytes = copy.bytes.data();
-                      });
+        rewrite_jpegs(jpegs, options, [&](size_t number, const RewrittenJpeg* result) {
+            if (!result || !result->common) return;
+            Copy& copy = copies[number].emplace();
+            copy.result = *result;
+            copy.bytes.assign(result->bytes, result->bytes + result->size);
+            copy.result.bytes = copy.bytes.data();
+        });
     }
     nb::list results;
     for (std::optional<Copy>& copy : copies) {
@@ -154,7 +157,8 @@ void bind_rewrite(nb::module_& module) {
         .def_ro("x0", &CutJpeg::x0)
         .def_ro("y0", &CutJpeg::y0);
     module.def("rewrite", &rewrite, nb::arg("data"), nb::kw_only(), nb::arg("restart") = -1,
-               nb::arg("orient") = true, nb::arg("optimize") = true, nb::arg("fast") = true);
+               nb::arg("orient") = true, nb::arg("optimize") = true, nb::arg("keep_tables") = true,
+               nb::arg("fast") = true);
     module.def("rewrite_common", &rewrite_common, nb::arg("data"), nb::arg("restart"));
     module.def("find_segments", &segments, nb::arg("data"));
     module.def("cut", &cut, nb::arg("data"), nb::arg("index"), nb::arg("interval"), nb::arg("x"),

@@ -94,6 +94,11 @@ bool make_optimal_code(const uint32_t counts[256], HuffmanCode& code) {
     return true;
 }
 
+bool is_same(const HuffmanCode& one, const HuffmanCode& other) {
+    return std::equal(one.lengths, one.lengths + 17, other.lengths) &&
+           std::equal(one.symbols, one.symbols + 256, other.symbols);
+}
+
 void list_codes(const HuffmanCode& code, uint16_t codes[256], uint8_t sizes[256]) {
     std::fill(sizes, sizes + 256, uint8_t(0));
     uint32_t next = 0;

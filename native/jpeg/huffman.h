@@ -19,6 +19,9 @@ struct HuffmanCode {
 // The result is identical to jpeg_gen_optimal_table of libjpeg.
 bool make_optimal_code(const uint32_t counts[256], HuffmanCode& code);
 
+// Whether both have the same codes. Compares all 256 symbols, used or not.
+bool is_same(const HuffmanCode& one, const HuffmanCode& other);
+
 // Lists codes and their lengths by symbol; length 0: the symbol has no code.
 void list_codes(const HuffmanCode& code, uint16_t codes[256], uint8_t sizes[256]);
 

@@ -14,6 +14,7 @@
 #include "jpeg/libjpeg_errors.h"
 #include "jpeg/markers.h"
 #include "jpeg/restart_interval.h"
+#include "jpeg/scan_copier.h"
 #include "jpeg/symbol_list.h"
 #include "jpeg/symbol_reader.h"
 #include "jpeg/symbol_writer.h"
@@ -95,20 +96,38 @@ public:
         result_.orientation = flip_ ? 1 : header.orientation;
         result_.n_components = header.n_components;
         result_.common = is_common(header);
-        planned_ = options.fast && optimize_ && !flip_ && plan_scan();
-        if (!planned_) return;
-        copy_ = may_copy();
-        planned_ = start_scan();
+        path_ = Path::kCoefficients;
+        if (!options.fast || !optimize_ || flip_ || !plan_scan()) return;
+        const uint8_t* data = source_.src->next_input_byte;
+        const size_t n_bytes = source_.src->bytes_in_buffer;
+        if (options.keep_tables && ScanCopier::may_copy(shape_, n_bytes) &&
+            copier_.start(data, n_bytes, shape_))
+            path_ = Path::kCopy;
+        else if (scan_.start(data, n_bytes, shape_, symbols_))
+            path_ = Path::kSymbols;
     }
 
-    bool can_read_together() const { return planned_ && scan_.has_more(); }
+    // Reads two scans at the same time to the end of one of them, if both are on the same path.
     static void read_together(Rewriter& one, Rewriter& other) {
-        ScanReader::read_together(one.scan_, other.scan_);
+        if (one.path_ != other.path_ || !one.has_more() || !other.has_more()) return;
+        if (one.path_ == Path::kCopy)
+            ScanCopier::read_together(one.copier_, other.copier_);
+        else
+            ScanReader::read_together(one.scan_, other.scan_);
+    }
+    // Whether a part of the scan is left for read_together().
+    bool has_more() const {
+        return path_ == Path::kCopy      ? copier_.has_more()
+               : path_ == Path::kSymbols ? scan_.has_more()
+                                         : false;
     }
 
     // Writes the new image. Throws BadJpeg.
     const RewrittenJpeg& complete() {
-        if (!(planned_ && rewrite_symbols()) && !rewrite_coefficients(flip_, optimize_)) fail();
+        if (!(path_ == Path::kCopy && copy_scan()) &&
+            !(path_ == Path::kSymbols && rewrite_symbols()) &&
+            !rewrite_coefficients(flip_, optimize_))
+            fail();
         finish();
         close();
         return result_;
@@ -120,7 +139,8 @@ public:
     // them. A reused encoder keeps its Huffman tables, too.
     void close() {
         if (!is_open_) return;
-        is_open_ = planned_ = false;
+        is_open_ = false;
+        path_ = Path::kCoefficients;
         jpeg_destroy_decompress(&source_);
         jpeg_destroy_compress(&target_);
     }
@@ -133,6 +153,7 @@ private:
         buffer_.shrink(kKeepBytes);
         buffer_.clear();
         symbols_.shrink(kKeepBytes);
+        copier_.shrink(kKeepBytes);
     }
 
     // Throws the error of libjpeg. Insufficient memory is not an error of the image: a pack run
@@ -180,30 +201,31 @@ private:
                                                  header.end_offset - header.scan_offset);
     }
 
-    // The fast path: converts Huffman symbols directly, for a file with one regular scan. Returns
-    // false if that is not possible, and libjpeg decides.
-    bool rewrite_symbols() {
+    // Keeps the Huffman tables of a file with one regular scan. Returns false if that is not
+    // possible, and libjpeg decides.
+    bool copy_scan() {
         HuffmanCode codes[kTables];
-        if (!scan_.finish() || !make_codes(codes)) return false;
-        if (copy_ && !has_ac_tables(codes)) {
-            copy_ = false;
-            if (!start_scan() || !scan_.finish() || !make_codes(codes)) return false;
-        }
+        if (!copier_.finish(codes)) return false;
         put_markers(buffer_, frame_, codes);
-        if (copy_)
-            write_blocks(symbols_, codes, buffer_, result_.index);
-        else if (!write_symbols(symbols_, codes, buffer_, result_.index))
-            return false;
-        buffer_.put16(0xFFD9);
-        result_.bytes = buffer_.data();
-        result_.size = buffer_.size();
+        copier_.write(codes, buffer_, result_.index);
+        end_image();
         return true;
     }
 
-    bool start_scan() {
-        return scan_.start(source_.src->next_input_byte, source_.src->bytes_in_buffer, shape_,
-                           symbols_,
-                           copy_ ? ScanReader::Symbols::kBlocks : ScanReader::Symbols::kTokens);
+    // The same with optimal tables: converts Huffman symbols directly.
+    bool rewrite_symbols() {
+        HuffmanCode codes[kTables];
+        if (!scan_.finish() || !make_codes(codes)) return false;
+        put_markers(buffer_, frame_, codes);
+        if (!write_symbols(symbols_, codes, buffer_, result_.index)) return false;
+        end_image();
+        return true;
+    }
+
+    void end_image() {
+        buffer_.put16(0xFFD9);
+        result_.bytes = buffer_.data();
+        result_.size = buffer_.size();
     }
 
     bool make_codes(HuffmanCode codes[kTables]) const {
@@ -212,36 +234,6 @@ private:
                 !make_optimal_code(symbols_.symbol_counts(table), codes[table]))
                 return false;
         return true;
-    }
-
-    // Whether the optimal AC tables may be those of the old file. Then the AC symbols can be copied
-    // without changing their codes. Restart markers change only DC symbols, so this is usual if the
-    // encoder of the old file optimized its tables. A table with all symbols was not optimized.
-    bool may_copy() const {
-        constexpr uint32_t kAllAcSymbols = 162;
-        constexpr size_t kMaxBytes = size_t(1) << 28;  // positions are 32-bit numbers of bits
-        if (shape_.old_interval || source_.src->bytes_in_buffer > kMaxBytes) return false;
-        for (uint32_t i = 0; i < shape_.n_components; ++i) {
-            const ScanShape::Component &here = shape_.components[i], *first = shape_.components;
-            while (first->table != here.table) ++first;
-            if (here.ac != first->ac || count_codes(*here.ac) >= kAllAcSymbols) return false;
-        }
-        return true;
-    }
-
-    bool has_ac_tables(const HuffmanCode codes[kTables]) const {
-        for (uint32_t i = 0; i < shape_.n_components; ++i) {
-            const HuffmanCode &old = *shape_.components[i].ac,
-                              &now = codes[2 + shape_.components[i].table];
-            if (!std::equal(old.lengths, old.lengths + 17, now.lengths) ||
-                !std::equal(now.symbols, now.symbols + now.n_symbols, old.symbols))
-                return false;
-        }
-        return true;
-    }
-
-    static uint32_t count_codes(const HuffmanCode& code) {
-        return std::accumulate(code.lengths + 1, code.lengths + 17, 0u);
     }
 
     bool plan_scan() {
@@ -255,7 +247,6 @@ private:
         shape_.mcu_rows = mcu_rows_;
         shape_.old_interval = source_.restart_interval;
         shape_.new_interval = frame_.interval;
-        uint32_t blocks = 0;
         for (uint32_t i = 0; i < shape_.n_components; ++i) {
             const jpeg_component_info* old = source_.cur_comp_info[i];
             if (old != &source_.comp_info[i])
@@ -268,7 +259,6 @@ private:
             frame_.quantization[old->quant_tbl_no] =
                 source_.quant_tbl_ptrs[old->quant_tbl_no]->quantval;
             const JpegFrame::Component& component = frame_.components[i];
-            blocks += component.h * component.v;
             shape_.components[i] = {component.h,
                                     component.v,
                                     old->width_in_blocks,
@@ -277,7 +267,8 @@ private:
                                     copy_code(codes_[old->dc_tbl_no], *dc),
                                     copy_code(codes_[NUM_HUFF_TBLS + old->ac_tbl_no], *ac)};
         }
-        return blocks <= D_MAX_BLOCKS_IN_MCU;
+        static_assert(kMaxBlocks == D_MAX_BLOCKS_IN_MCU);
+        return shape_.n_blocks() <= kMaxBlocks;
     }
 
     static const JHUFF_TBL* table(JHUFF_TBL* const* tables, int number) {
@@ -343,11 +334,12 @@ private:
     JpegFrame frame_;
     ScanShape shape_;
     uint32_t mcus_per_row_ = 0, mcu_rows_ = 0;
-    bool is_open_ = false, planned_ = false, flip_ = false, optimize_ = false;
-    bool copy_ = false;  // AC symbols
+    bool is_open_ = false, flip_ = false, optimize_ = false;
+    enum class Path { kCoefficients, kSymbols, kCopy } path_ = Path::kCoefficients;
     HuffmanCode codes_[2 * NUM_HUFF_TBLS];
     SymbolList symbols_;
     ScanReader scan_;
+    ScanCopier copier_;
     ByteBuffer buffer_;
     unsigned char* allocated_ = nullptr;  // allocated by libjpeg
     unsigned long allocated_size_ = 0;
@@ -405,9 +397,8 @@ void rewrite_jpegs(const std::vector<JpegBytes>& jpegs, const RewriteOptions& op
         for (int lane = 0; lane < 2; ++lane)
             while (!active[lane] && !waiting.empty()) start(lane);
         if (active[0] && active[1]) {
-            if (lanes[0].can_read_together() && lanes[1].can_read_together())
-                Rewriter::read_together(lanes[0], lanes[1]);
-            complete(lanes[0].can_read_together() ? 1 : 0);
+            Rewriter::read_together(lanes[0], lanes[1]);
+            complete(lanes[0].has_more() ? 1 : 0);
         } else if (active[0] || active[1]) {
             complete(active[0] ? 0 : 1);
         } else {

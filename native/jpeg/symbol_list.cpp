@@ -32,8 +32,6 @@ void SymbolList::shrink(size_t keep_bytes) {
     }
     if (unstuffed.capacity() > keep_bytes) std::vector<uint8_t>().swap(unstuffed);
     if (packed.capacity() > keep_bytes) std::vector<uint8_t>().swap(packed);
-    if (blocks.capacity() * sizeof(CopiedBlock) > keep_bytes)
-        std::vector<CopiedBlock>().swap(blocks);
     if (turn_ends.capacity() * sizeof(uint32_t) > keep_bytes)
         std::vector<uint32_t>().swap(turn_ends);
 }

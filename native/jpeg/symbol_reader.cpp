@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
-#include <optional>
 
 #include "cpu/simd.h"
+#include "jpeg/stuffing.h"
 #include "jpeg/symbol_stream.h"
 
 namespace fastload {
@@ -15,25 +15,8 @@ namespace {
 // symbols of 16 + 11 bits.
 constexpr size_t kPadding = 10 * 64 * 27 / 8 + 64;
 
-// Copies a segment without its stuffed zeros. Returns its marker, or null if there is none.
-const uint8_t* unstuff(const uint8_t* from, const uint8_t* end, uint8_t*& to) {
-    while (from < end) {
-        const auto* found =
-            static_cast<const uint8_t*>(std::memchr(from, 0xFF, size_t(end - from)));
-        if (!found || end - found < 2) return nullptr;
-        std::memcpy(to, from, size_t(found - from));
-        to += found - from;
-        if (found[1] != 0) return found;
-        *to++ = 0xFF;
-        from = found + 2;
-    }
-    return nullptr;
-}
-
-// With tokens, reads all symbols. Without, finds the bits of each block and counts its symbols.
-template <bool kTokens>
 class SymbolReader {
-    using Stream = SymbolStream<kTokens>;
+    using Stream = SymbolStream;
 
 public:
     SymbolReader(SymbolList& list, const ScanShape& shape)
@@ -44,7 +27,7 @@ public:
         data_ = data;
         data_end_ = data + size;
         if (!plan()) return false;
-        n_mcus_ = uint64_t(shape_.mcus_per_row) * shape_.mcu_rows;
+        n_mcus_ = shape_.n_mcus();
         step_ = shape_.old_interval ? std::min<uint64_t>(shape_.old_interval, n_mcus_) : n_mcus_;
         list_.segment_ends.clear();
         list_.size = 0;
@@ -52,7 +35,7 @@ public:
         // Every block of the old file has two symbols or more, and so at least two bits.
         if (n_mcus_ * n_blocks_ > 4 * uint64_t(size)) return false;
         list_.turn_ends.resize(2 * size_t(n_mcus_) * n_blocks_ + 4);
-        if (kTokens) list_.reserve(size + 2 * kReserve);  // photos have 0.9 tokens per byte
+        list_.reserve(size + 2 * kReserve);  // photos have 0.9 tokens per byte
         stream_.to = list_.tokens.get();
         stream_.end = list_.turn_ends.data();
         stream_.turn = turns_;
@@ -67,7 +50,7 @@ public:
     bool run() {
         while (!failed_) {
             if (!read_rest()) return false;
-            if (first_ + step_ >= n_mcus_) return kTokens ? finish_tokens() : finish_blocks();
+            if (first_ + step_ >= n_mcus_) return finish_tokens();
             first_ += step_;
             if (!start_segment()) return false;
         }
@@ -200,10 +183,10 @@ private:
     // After a slow step, only the current round is safe.
     size_t fast_rounds(const Stream& stream) const {
         const uint64_t used = position(stream);
-        if (used >= n_bits_ || (kTokens && stream.to >= room_)) return 0;
-        const size_t rounds = std::min(size_t(n_bits_ - used + kBitsOfRound - 1) / kBitsOfRound,
-                                       size_t(end_ - stream.end - 1) / kSteps);
-        return kTokens ? std::min(rounds, size_t(room_ - stream.to + kSteps - 1) / kSteps) : rounds;
+        if (used >= n_bits_ || stream.to >= room_) return 0;
+        return std::min({size_t(n_bits_ - used + kBitsOfRound - 1) / kBitsOfRound,
+                         size_t(end_ - stream.end - 1) / kSteps,
+                         size_t(room_ - stream.to + kSteps - 1) / kSteps});
     }
 
     bool slow_step(Stream& stream, uint32_t looked_up) {
@@ -217,12 +200,10 @@ private:
         return stream.slow_step(looked_up, tables_.counts);
     }
 
-    void set_room() {
-        if (kTokens) room_ = list_.tokens.get() + list_.capacity - kReserve;
-    }
+    void set_room() { room_ = list_.tokens.get() + list_.capacity - kReserve; }
 
     void make_room(Stream& stream) {
-        if (!kTokens || stream.to < room_) return;
+        if (stream.to < room_) return;
         Stream copy = stream;
         grow(copy);
         stream = copy;
@@ -308,43 +289,6 @@ private:
         return true;
     }
 
-    // The same without tokens. Returns false also for runs of 16 zeros before the end of a block,
-    // which cannot be copied.
-    bool finish_blocks() {
-        const uint32_t base = Stream::end_mark(list_.unstuffed.data()),
-                       *ends = list_.turn_ends.data();
-        uint32_t begin = 0;
-        const size_t n_blocks = size_t(n_mcus_) * n_blocks_;
-        if (list_.blocks.size() < n_blocks) list_.blocks.resize(n_blocks);
-        CopiedBlock* to = list_.blocks.data();
-        const auto each = [&](const Block& block, bool filler, int32_t& before, int32_t& written) {
-            const uint32_t ac = *ends++ - base, end = *ends++ - base;
-            const DecodedSymbol dc = block.dc->dc_symbol(list_.bits_at(begin));
-            const int32_t now = before + dc_difference(dc.extra_bits, dc.extra),
-                          difference = filler ? 0 : now - written;
-            const uint32_t size = dc_size(difference), table = block.dc->new_table();
-            if (size > kMaxDcSize) return false;
-            ++tables_.counts[256 * table + size];
-            *to++ = {ac, filler ? 0 : end - ac, dc_extra(difference, size), uint8_t(size),
-                     uint8_t(table)};
-            if (filler)
-                empty_block(block, ac, end);
-            else if (ends_in_zeros(block, ac, end))
-                return false;
-            else
-                written = now;
-            before = now;
-            begin = end;
-            return is_in_range(now);
-        };
-        if (!each_block([&] { list_.segment_ends.push_back(size_t(to - list_.blocks.data())); },
-                        each))
-            return false;
-        list_.segment_ends.push_back(size_t(to - list_.blocks.data()));
-        count_symbols();
-        return true;
-    }
-
     bool set_dc(const Block& block, Token& token, int32_t difference) {
         const uint32_t size = dc_size(difference);
         if (size > kMaxDcSize) return false;
@@ -362,26 +306,6 @@ private:
         }
         *ac = block.ac->code_token(0);
         ++tables_.counts[(*ac >> kTailBits) - kCodeTokens];
-    }
-
-    // Counts an end of block instead of the AC symbols of a filler block.
-    void empty_block(const Block& block, uint32_t ac, uint32_t end) {
-        uint32_t* counts = tables_.counts + 256 * block.ac->new_table();
-        for (DecodedSymbol found; ac < end; --counts[found.symbol])
-            ac += block.ac->search(list_.bits_at(ac), found);
-        ++counts[0];
-    }
-
-    // Returns whether the AC symbols end in a run of 16 zeros, or in one and an end of block.
-    bool ends_in_zeros(const Block& block, uint32_t ac, uint32_t end) const {
-        const uint32_t n = std::min(end - ac, 56u);
-        if (!block.ac->may_end_in_zeros(list_.bits_at(end - n) >> (64 - n))) return false;
-        uint32_t last = 0, before = 0;
-        for (DecodedSymbol found; ac < end; last = found.symbol) {
-            ac += block.ac->search(list_.bits_at(ac), found);
-            before = last;
-        }
-        return last == 0xF0 || (last == 0 && before == 0xF0);
     }
 
     // Removes the runs of 16 zeros before the end of block, which is the last token.
@@ -408,15 +332,14 @@ private:
 
     void count_symbols() {
         std::copy_n(tables_.counts, 256 * kTables, list_.counts);
-        for (uint32_t table = 0; kTokens && table < 2; ++table)
+        for (uint32_t table = 0; table < 2; ++table)
             for (uint32_t size = 0; size <= kMaxDcSize; ++size) {
                 const uint32_t* first =
                     tables_.counts - kCodeTokens + (dc_token(table, size, 0) >> kTailBits);
                 const uint32_t n = size > kTailBits ? 1u << (size - kTailBits) : 1;
                 for (uint32_t i = 0; i < n; ++i) list_.counts[256 * table + size] += first[i];
             }
-        for (const SymbolTable* table : tables_.used)
-            if (kTokens || !table->is_dc()) table->count(list_.counts);
+        for (const SymbolTable* table : tables_.used) table->count(list_.counts);
     }
 
     SymbolList& list_;
@@ -427,70 +350,50 @@ private:
     Stream stream_;
     const uint32_t* end_ = nullptr;  // end of the last turn of the segment
     const Token* room_ = nullptr;    // a round of steps is possible below it
-    Turn turns_[20];
-    Block blocks_[10];
+    Turn turns_[2 * kMaxBlocks];
+    Block blocks_[kMaxBlocks];
     uint32_t n_blocks_ = 0;
     uint32_t right_ = 0, bottom_ = 0;  // blocks of an MCU that are beyond this edge of the image
     uint64_t n_mcus_ = 0, step_ = 0, first_ = 0;  // MCUs: all, in a segment, before the segment
     bool failed_ = false;
 };
 
-template <bool kTokens>
-FASTLOAD_BMI2 bool run_bmi2(SymbolReader<kTokens>& reader) {
+FASTLOAD_BMI2 bool run_bmi2(SymbolReader& reader) {
     return reader.run();
 }
 
-template <bool kTokens>
-FASTLOAD_BMI2 void run_together_bmi2(SymbolReader<kTokens>& one, SymbolReader<kTokens>& other) {
-    SymbolReader<kTokens>::run_together(one, other);
-}
-
-template <bool kTokens>
-bool run(SymbolReader<kTokens>& reader) {
-    return use_avx2() ? run_bmi2(reader) : reader.run();
-}
-
-template <bool kTokens>
-void run_together(SymbolReader<kTokens>& one, SymbolReader<kTokens>& other) {
-    if (use_avx2())
-        run_together_bmi2(one, other);
-    else
-        SymbolReader<kTokens>::run_together(one, other);
+FASTLOAD_BMI2 void run_together_bmi2(SymbolReader& one, SymbolReader& other) {
+    SymbolReader::run_together(one, other);
 }
 
 }  // namespace
 
-// One of both.
-struct ScanReader::Impl {
-    std::optional<SymbolReader<true>> tokens;
-    std::optional<SymbolReader<false>> blocks;
+struct ScanReader::Impl : SymbolReader {
+    using SymbolReader::SymbolReader;
 };
 
 ScanReader::ScanReader() = default;
 ScanReader::~ScanReader() = default;
 
-bool ScanReader::start(const uint8_t* data, size_t size, const ScanShape& shape, SymbolList& list,
-                       Symbols as) {
+bool ScanReader::start(const uint8_t* data, size_t size, const ScanShape& shape, SymbolList& list) {
     list.make_tables();
-    impl_ = std::make_unique<Impl>();
-    if (as == Symbols::kTokens) return impl_->tokens.emplace(list, shape).start(data, size);
-    return impl_->blocks.emplace(list, shape).start(data, size);
+    impl_ = std::make_unique<Impl>(list, shape);
+    return impl_->start(data, size);
 }
 
 bool ScanReader::finish() {
-    const bool good = impl_->tokens ? run(*impl_->tokens) : run(*impl_->blocks);
+    const bool good = use_avx2() ? run_bmi2(*impl_) : impl_->run();
     impl_.reset();
     return good;
 }
 
 void ScanReader::read_together(ScanReader& one, ScanReader& other) {
-    Impl &a = *one.impl_, &b = *other.impl_;
-    if (a.tokens && b.tokens) run_together(*a.tokens, *b.tokens);
-    if (a.blocks && b.blocks) run_together(*a.blocks, *b.blocks);
+    const auto run = use_avx2() ? run_together_bmi2 : SymbolReader::run_together;
+    run(*one.impl_, *other.impl_);
 }
 
 bool ScanReader::has_more() const {
-    return impl_->tokens ? impl_->tokens->has_more() : impl_->blocks->has_more();
+    return impl_->has_more();
 }
 
 }  // namespace fastload

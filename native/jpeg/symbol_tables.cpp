@@ -5,26 +5,8 @@
 namespace fastload {
 namespace {
 
-// The meaning of a symbol. `valid` is false for symbols that a regular 8-bit file does not have.
-struct SymbolMeaning {
-    uint32_t extra_bits, advance;
-    bool valid;
-
-    SymbolMeaning(uint32_t symbol, bool dc) {
-        extra_bits = dc ? symbol : symbol & 15;
-        advance = dc || symbol == 0 ? SymbolTable::kEnd : symbol == 0xF0 ? 16 : (symbol >> 4) + 1;
-        valid =
-            dc ? symbol <= 11 : extra_bits <= 10 && (extra_bits || symbol == 0 || symbol == 0xF0);
-    }
-};
-
 uint32_t low_bits(uint32_t value, uint32_t n) {
     return value & ((1u << n) - 1);
-}
-
-bool is_same(const HuffmanCode& one, const HuffmanCode& other) {
-    return std::equal(one.lengths, one.lengths + 17, other.lengths) &&
-           std::equal(one.symbols, one.symbols + 256, other.symbols);
 }
 
 }  // namespace
@@ -32,50 +14,24 @@ bool is_same(const HuffmanCode& one, const HuffmanCode& other) {
 bool SymbolTable::build(const HuffmanCode& code, uint32_t new_table, uint32_t first_number) {
     std::fill_n(counts, size_t(1) << kLookupBits, 0u);
     const Token first = first_number << kTailBits;
-    if (built_ && new_table == new_table_ && first == first_token && is_same(code, code_))
+    if (built_ && new_table == new_table_ && first == first_token && is_same(code, search_.code()))
         return true;  // most files have the standard tables
-    built_ = false;
-    code_ = code;
     new_table_ = new_table;
     first_token = first;
+    built_ = search_.set(code, is_dc());
+    if (!built_) return false;
     zeros_ = n_zeros_ = 0;
     std::fill_n(single_, size_t(1) << kLookupBits, uint16_t(0));
-    uint32_t next = 0;
-    size_t i = 0;
-    for (uint32_t length = 1; length <= 16; ++length, next <<= 1) {
-        offset_[length] = int32_t(i) - int32_t(next);
-        for (size_t n = code.lengths[length]; n; --n, ++i, ++next) {
-            if (i >= 256 || next + 1 >= (1u << length) || (is_dc() && code.symbols[i] > 15))
-                return false;
-            if (length <= kLookupBits) list(code.symbols[i], next, length);
+    search_.each_code(kLookupBits, [&](uint32_t symbol, uint32_t value, uint32_t length) {
+        const uint32_t begin = value << (kLookupBits - length), n = 1u << (kLookupBits - length);
+        std::fill_n(single_ + begin, n, uint16_t(symbol | length << 8));
+        if (!is_dc() && symbol == 0xF0) {
+            zeros_ = first_number + begin;
+            n_zeros_ = n;
         }
-        limit_[length] = next;
-    }
+    });
     join();
-    list_tails();
-    return built_ = true;
-}
-
-void SymbolTable::list(uint32_t symbol, uint32_t code, uint32_t length) {
-    if (!SymbolMeaning(symbol, is_dc()).valid) return;
-    const uint32_t first = code << (kLookupBits - length), n = 1u << (kLookupBits - length);
-    std::fill_n(single_ + first, n, uint16_t(symbol | length << 8));
-    if (!is_dc() && symbol == 0xF0) {
-        zeros_ = (first_token >> kTailBits) + first;
-        n_zeros_ = n;
-    }
-}
-
-void SymbolTable::list_tails() {
-    uint16_t values[256];
-    uint8_t sizes[256];
-    list_codes(code_, values, sizes);
-    zeros_tail_ = zeros_and_end_tail_ = {};
-    if (!sizes[0xF0]) return;
-    zeros_tail_ = {values[0xF0], sizes[0xF0]};
-    if (sizes[0])
-        zeros_and_end_tail_ = {uint64_t(values[0xF0]) << sizes[0] | values[0],
-                               uint32_t(sizes[0xF0]) + sizes[0]};
+    return true;
 }
 
 // Joins as many AC symbols as fit, at most three. A run of 16 zeros stays alone, because it is
@@ -98,23 +54,6 @@ void SymbolTable::join() {
         }
         entries[i] = make_entry(used, used ? advance : kUnknown);
     }
-}
-
-uint32_t SymbolTable::search(uint64_t bits, DecodedSymbol& found) const {
-    const uint32_t ahead = uint32_t(bits >> 48), listed = single_[ahead >> (16 - kLookupBits)];
-    uint32_t length = listed >> 8;
-    if (listed) {
-        found.symbol = listed & 255;
-    } else {
-        for (length = 1; length <= 16 && ahead >> (16 - length) >= limit_[length];) ++length;
-        if (length > 16) return 0;
-        found.symbol = code_.symbols[int32_t(ahead >> (16 - length)) + offset_[length]];
-    }
-    const SymbolMeaning meaning(found.symbol, is_dc());
-    found.extra_bits = meaning.extra_bits;
-    found.extra = uint32_t(bits << length >> 1 >> (63 - meaning.extra_bits));
-    found.advance = meaning.advance;
-    return meaning.valid ? length + meaning.extra_bits : 0;
 }
 
 // The reverse of dc_token().

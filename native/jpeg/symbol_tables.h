@@ -11,16 +11,14 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "jpeg/bit_reader.h"
-#include "jpeg/huffman.h"
+#include "jpeg/scan_shape.h"
+#include "jpeg/symbol_search.h"
 
 namespace fastload {
 
 // A token number above kTailBits bits. The number determines how many of the tail bits are used,
 // starting at the top: as many as the extra bits of the last symbol exceed the lookup.
 using Token = uint32_t;
-constexpr size_t kTables = 4;  // in the new file: 0, 1 DC; 2, 3 AC
-constexpr uint32_t kMaxComponents = 3;
 
 // Bits per lookup, and how far the last symbol of a lookup may exceed them. A photograph has 6.3
 // bits per symbol, but only 4 of them are the code, and only codes must be looked up. With 11 and
@@ -38,8 +36,7 @@ constexpr uint32_t kAcTokens = 0;
 constexpr uint32_t kDcTokens = kAcTokens + (kMaxComponents << kLookupBits);
 constexpr uint32_t kCodeTokens = kDcTokens + (kMaxComponents << kLookupBits);
 constexpr uint32_t kSizeTokens = kCodeTokens + 256 * kTables;
-constexpr uint32_t kMaxDcSize = 11,
-                   kSizesOfTable = kTailBits + (2u << (kMaxDcSize - kTailBits)) - 1;
+constexpr uint32_t kSizesOfTable = kTailBits + (2u << (kMaxDcSize - kTailBits)) - 1;
 constexpr uint32_t kExtraTokens = kSizeTokens + 2 * kSizesOfTable;
 constexpr uint32_t kAllTokens = kExtraTokens + 4096;
 static_assert(kAllTokens << kTailBits >> kTailBits == kAllTokens);
@@ -54,26 +51,6 @@ inline TokenCode make_token_code(uint64_t bits, uint32_t n_bits, uint32_t tail) 
     return bits << tail << 12 | (kTailBits - tail) << 6 | (n_bits + tail);
 }
 
-// A symbol with its extra bits.
-struct DecodedSymbol {
-    uint32_t symbol = 0, extra_bits = 0, extra = 0;
-    uint32_t advance = 0;  // as in SymbolTable::Entry
-};
-
-// A DC difference: a leading 0 means a negative number.
-inline int32_t dc_difference(uint32_t size, uint32_t extra) {
-    return int32_t(extra) - ((1 << size) - 1) * (extra < 1u << size >> 1);
-}
-
-// The reverse. Without branches: about every second difference is 0.
-inline uint32_t dc_size(int32_t difference) {
-    const uint32_t magnitude = uint32_t(difference < 0 ? -difference : difference);
-    return 31 - uint32_t(__builtin_clz(2 * magnitude + 1));
-}
-inline uint16_t dc_extra(int32_t difference, uint32_t size) {
-    return uint16_t(uint32_t(difference - (difference < 0)) & ((1u << size) - 1));
-}
-
 // A DC code of new table 0 or 1 with its extra bits, at most kMaxDcSize of them.
 inline Token dc_token(uint32_t new_table, uint32_t size, uint32_t extra) {
     const uint32_t first = kSizeTokens + kSizesOfTable * new_table;
@@ -84,35 +61,16 @@ inline Token dc_token(uint32_t new_table, uint32_t size, uint32_t extra) {
 // The codes of one old table whose symbols go into one new table.
 class SymbolTable {
 public:
-    // The result of a lookup. In the low byte: the bits used. Above it: the advance of the position
-    // in the block. The position is 1 before the first AC symbol, and the block ends at 64. An end
-    // of block and a DC symbol advance by kEnd more.
-    using Entry = uint16_t;
-    static constexpr Entry make_entry(uint32_t n_bits, uint32_t advance) {
-        return Entry(n_bits | advance << 8);
-    }
-    static constexpr uint32_t kEnd = 129;
-    static constexpr uint32_t kUnknown = 64;  // search() is needed; no symbols advance that far
-
-    // Returns false for an invalid table by the rules of libjpeg: too many codes, a code of ones
-    // only, a DC symbol above 15.
+    // Returns false for an invalid table, see SymbolSearch::set().
     bool build(const HuffmanCode& code, uint32_t new_table, uint32_t first_token);
 
-    // Reads one symbol of any length. `bits` are the next 64 bits. Returns the number of bits used,
-    // or 0 if the code does not exist or is invalid in an 8-bit file.
-    uint32_t search(uint64_t bits, DecodedSymbol& found) const;
-    // For DC tables: returns the size and the extra bits of the symbol at the start of `bits`,
-    // which must be valid.
-    DecodedSymbol dc_symbol(uint64_t bits) const {
-        const uint32_t single = single_[bits >> (64 - kLookupBits)], size = single & 255;
-        DecodedSymbol found;
-        if (__builtin_expect(!single, 0))
-            search(bits, found);
-        else
-            found = {size, size, uint32_t(bits << (single >> 8) >> 1 >> (63 - size)), 0};
-        return found;
+    // As SymbolSearch::find().
+    uint32_t search(uint64_t bits, DecodedSymbol& found) const {
+        const uint32_t single = single_[bits >> (64 - kLookupBits)];
+        return single ? search_.read(bits, single & 255, single >> 8, found)
+                      : search_.find(bits, found);
     }
-    // The same for a token.
+    // For DC tables: returns the size and the extra bits of a DC token.
     DecodedSymbol dc_symbol(Token token) const {
         if (!has(token)) return dc_of_size(token);
         constexpr uint32_t kBits = kLookupBits + kTailBits;
@@ -125,11 +83,6 @@ public:
     bool is_zeros(Token token) const {
         const uint32_t number = token >> kTailBits;
         return bool(number - zeros_ < n_zeros_) | bool(number == code_number(0xF0));
-    }
-    // Returns false if bits do not end in a run of 16 zeros, or in one and an end of block. They
-    // may still be extra bits.
-    bool may_end_in_zeros(uint64_t bits) const {
-        return zeros_tail_.ends(bits) || zeros_and_end_tail_.ends(bits);
     }
     // Returns whether the token is an end of block only.
     bool is_end(Token token) const {
@@ -157,27 +110,15 @@ public:
 private:
     uint32_t code_number(uint32_t symbol) const { return kCodeTokens + 256 * new_table_ + symbol; }
     DecodedSymbol dc_of_size(Token token) const;
-    void list(uint32_t symbol, uint32_t code, uint32_t length);
-    void list_tails();
     void join();
     template <typename Each>
     void each_lookup(Each each) const;
     template <typename Each>
     void each_symbol(uint32_t looked_up, Each each) const;
 
-    struct Tail {
-        uint64_t code = 1, mask = 0;  // never
-
-        Tail() = default;
-        Tail(uint64_t value, uint32_t length) : code(value), mask((uint64_t(1) << length) - 1) {}
-        bool ends(uint64_t bits) const { return (bits & mask) == code; }
-    };
-    Tail zeros_tail_, zeros_and_end_tail_;
-    bool built_ = false;  // built from code_ for new_table_ and first_token
-    HuffmanCode code_;
+    bool built_ = false;  // built from search_.code() for new_table_ and first_token
+    SymbolSearch search_;
     uint32_t new_table_ = 0, zeros_ = 0, n_zeros_ = 0;
-    int32_t offset_[17];  // index of a symbol - its code, by code length
-    uint32_t limit_[17];  // codes of this length are below it
     // The next symbol, and above it the length of its code. 0: a longer code, or one that search()
     // rejects.
     uint16_t single_[1 << kLookupBits];

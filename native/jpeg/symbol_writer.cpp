@@ -5,6 +5,7 @@
 
 #include "cpu/simd.h"
 #include "jpeg/bit_reader.h"
+#include "jpeg/stuffing.h"
 
 namespace fastload {
 namespace {
@@ -67,87 +68,12 @@ FASTLOAD_BMI2 uint8_t* pack_tokens_bmi2(const Token* token, const Token* end,
     return pack_tokens(token, end, token_codes, to);
 }
 
-struct CodeList {
-    uint16_t values[256];
-    uint8_t sizes[256];
-};
-
-// Writes DC symbols with new codes (`codes` by new table) and copies the AC symbols.
-uint8_t* pack_blocks(const SymbolList& list, size_t begin, size_t end,
-                     const CodeList codes[kTables], uint8_t* to) {
-    BitWriter writer{to};
-    for (size_t i = begin; i < end; ++i) {
-        const CopiedBlock block = list.blocks[i];
-        const CodeList& dc = codes[block.table];
-        const uint64_t dc_bits =
-            uint64_t(dc.values[block.dc_size]) << block.dc_size | block.dc_extra;
-        const uint32_t n_dc_bits = uint32_t(dc.sizes[block.dc_size]) + block.dc_size;
-        if (__builtin_expect(!block.n_bits, 0)) {
-            const CodeList& ac = codes[2 + block.table];
-            writer.put(dc_bits << ac.sizes[0] | ac.values[0], n_dc_bits + ac.sizes[0]);
-            continue;
-        }
-        // The DC symbol has at most 27 bits.
-        uint32_t n = std::min(block.n_bits, BitWriter::kMaxBits - 27);
-        uint32_t from = block.ac, left = block.n_bits - n;
-        writer.put(dc_bits << n | list.bits_at(from) >> (64 - n), n_dc_bits + n);
-        from += n;
-        for (; left > BitWriter::kMaxBits; left -= BitWriter::kMaxBits) {
-            writer.put(list.bits_at(from) >> (64 - BitWriter::kMaxBits), BitWriter::kMaxBits);
-            from += BitWriter::kMaxBits;
-        }
-        if (left) writer.put(list.bits_at(from) >> (64 - left), left);
-    }
-    return writer.finish();
-}
-
-FASTLOAD_BMI2 uint8_t* pack_blocks_bmi2(const SymbolList& list, size_t begin, size_t end,
-                                        const CodeList codes[kTables], uint8_t* to) {
-    return pack_blocks(list, begin, end, codes, to);
-}
-
-// Copies the bytes and inserts a zero after each 0xFF.
-uint8_t* stuff(const uint8_t* from, size_t size, uint8_t* to) {
-    while (const auto* found = static_cast<const uint8_t*>(std::memchr(from, 0xFF, size))) {
-        size_t n = size_t(found - from) + 1;
-        std::memcpy(to, from, n);
-        to += n;
-        *to++ = 0;
-        from += n;
-        size -= n;
-    }
-    std::memcpy(to, from, size);
-    return to + size;
-}
-
-// Appends all segments to `out`. pack(begin, end, to) writes one from `list.segment_ends` and
-// returns its end. `n_bytes` is the size of all segments without stuffed zeros, or more.
-template <typename Pack>
-void write_segments(SymbolList& list, size_t n_bytes, ByteBuffer& out, std::vector<uint32_t>& index,
-                    Pack pack) {
-    // Enough even if every byte is stuffed.
-    out.reserve(2 * (n_bytes + 2 * list.segment_ends.size()));
-    index.reserve(list.segment_ends.size() + 1);
-    if (list.packed.size() < n_bytes + 8) list.packed.resize(n_bytes + 8);
-    uint8_t* const packed = list.packed.data();
-    size_t begin = 0;
-    for (size_t segment = 0; segment < list.segment_ends.size(); ++segment) {
-        const uint8_t* end = pack(begin, list.segment_ends[segment], packed);
-        if (segment) out.put16(0xFFD0 + uint32_t(segment - 1) % 8);
-        index.push_back(uint32_t(out.size()));
-        out.end_at(stuff(packed, size_t(end - packed), out.end()));
-        begin = list.segment_ends[segment];
-    }
-    index.push_back(uint32_t(out.size()));
-}
-
-// Returns the size of all segments without stuffed zeros, rounded up. `n_bits` of each symbol.
-template <typename Bits>
-size_t count_bytes(const SymbolList& list, Bits n_bits) {
+// Returns the size of all segments without stuffed zeros, rounded up.
+size_t count_bytes(const SymbolList& list, const TokenCode* token_codes) {
     uint64_t bits = 0;
     for (size_t key = 0; key < 256 * kTables; ++key) {
         const size_t extra = key < 512 ? key & 255 : key & 15;
-        bits += uint64_t(list.counts[key]) * (n_bits(key) + extra);
+        bits += uint64_t(list.counts[key]) * ((token_codes[kCodeTokens + key] & 63) + extra);
     }
     return size_t(bits / 8 + list.segment_ends.size());
 }
@@ -160,25 +86,24 @@ bool write_symbols(SymbolList& list, const HuffmanCode codes[kTables], ByteBuffe
     list_token_codes(codes, token_codes);
     for (const SymbolTable* table : list.tables->used)
         if (!table->translate(token_codes)) return false;
-    const size_t n_bytes =
-        count_bytes(list, [&](size_t key) { return token_codes[kCodeTokens + key] & 63; });
+    const size_t n_bytes = count_bytes(list, token_codes);
+    // Enough even if every byte is stuffed.
+    out.reserve(2 * (n_bytes + 2 * list.segment_ends.size()));
+    index.reserve(list.segment_ends.size() + 1);
+    if (list.packed.size() < n_bytes + 8) list.packed.resize(n_bytes + 8);
+    uint8_t* const packed = list.packed.data();
     const auto pack = use_avx2() ? pack_tokens_bmi2 : pack_tokens;
-    write_segments(list, n_bytes, out, index, [&](size_t begin, size_t end, uint8_t* to) {
-        return pack(list.tokens.get() + begin, list.tokens.get() + end, token_codes, to);
-    });
+    const Token* begin = list.tokens.get();
+    for (size_t segment = 0; segment < list.segment_ends.size(); ++segment) {
+        const Token* const end = list.tokens.get() + list.segment_ends[segment];
+        const uint8_t* const packed_end = pack(begin, end, token_codes, packed);
+        if (segment) out.put16(0xFFD0 + uint32_t(segment - 1) % 8);
+        index.push_back(uint32_t(out.size()));
+        out.end_at(stuff(packed, size_t(packed_end - packed), out.end()));
+        begin = end;
+    }
+    index.push_back(uint32_t(out.size()));
     return true;
-}
-
-void write_blocks(SymbolList& list, const HuffmanCode codes[kTables], ByteBuffer& out,
-                  std::vector<uint32_t>& index) {
-    CodeList lists[kTables];
-    for (size_t i = 0; i < kTables; ++i) list_codes(codes[i], lists[i].values, lists[i].sizes);
-    const size_t n_bytes =
-        count_bytes(list, [&](size_t key) { return lists[key / 256].sizes[key % 256]; });
-    const auto pack = use_avx2() ? pack_blocks_bmi2 : pack_blocks;
-    write_segments(list, n_bytes, out, index, [&](size_t begin, size_t end, uint8_t* to) {
-        return pack(list, begin, end, lists, to);
-    });
 }
 
 }  // namespace fastload

@@ -1,4 +1,4 @@
-// Writes tokens or blocks as entropy-coded data.
+// Writes tokens as entropy-coded data.
 #pragma once
 
 #include <cstdint>
@@ -15,9 +15,5 @@ namespace fastload {
 // anything is written, if a token does not fit.
 bool write_symbols(SymbolList& list, const HuffmanCode codes[kTables], ByteBuffer& out,
                    std::vector<uint32_t>& index);
-
-// The same for blocks. The AC codes must be those of the old file.
-void write_blocks(SymbolList& list, const HuffmanCode codes[kTables], ByteBuffer& out,
-                  std::vector<uint32_t>& index);
 
 }  // namespace fastload

@@ -107,6 +107,16 @@ size_t try_cuts(const Exact& jpeg, std::vector<uint32_t> index, uint32_t interva
     return parts;
 }
 
+// Rewrites with optimal tables, by libjpeg.
+std::string optimal(const std::string& jpeg, int restart) {
+    fastload::RewriteOptions options;
+    options.restart = restart;
+    options.fast = false;
+    const auto& done =
+        fastload::rewrite_jpeg(reinterpret_cast<const uint8_t*>(jpeg.data()), jpeg.size(), options);
+    return {reinterpret_cast<const char*>(done.bytes), done.size};
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -122,12 +132,14 @@ int main(int argc, char** argv) {
         if (round >= files.size()) damage(bytes);
         Exact jpeg(bytes);
         fastload::RewriteOptions options;
-        options.restart = below(3) ? int(below(20)) : -1;
+        const int restart = options.restart = below(3) ? int(below(20)) : -1;
         fastload::set_simd(below(2) ? fastload::Simd::kAvx2 : fastload::Simd::kPortable);
-        std::string text[2], result[2];
+        // With the old Huffman tables, with optimal ones, and by libjpeg.
+        std::string text[3], result[3];
         fastload::RewrittenJpeg first;
-        for (int way = 0; way < 2; ++way) {
-            options.fast = way == 0;
+        for (int way = 2; way >= 0; --way) {
+            options.keep_tables = way == 0;
+            options.fast = way < 2;
             try {
                 const auto& done = fastload::rewrite_jpeg(jpeg.data.get(), jpeg.size, options);
                 result[way].assign(reinterpret_cast<const char*>(done.bytes), done.size);
@@ -136,13 +148,17 @@ int main(int argc, char** argv) {
                 text[way] = error.what();
             }
         }
-        if (result[0] != result[1] || text[0] != text[1])
+        if (result[1] != result[2] || text[1] != text[2])
             fail("rewrite: the two paths differ", jpeg);
+        if (text[0] != text[2]) fail("rewrite: accepted only with other tables", jpeg);
+        if (!result[0].empty() && optimal(result[0], int(first.interval)) != result[2])
+            fail("rewrite: other coefficients with the old tables", jpeg);
         Bytes neighbor = files[below(files.size())];
         if (below(2)) damage(neighbor);
         Exact other(neighbor);
         std::string together;
-        options.fast = true;
+        options = {};
+        options.restart = restart;
         fastload::rewrite_jpegs({{other.data.get(), other.size}, {jpeg.data.get(), jpeg.size}},
                                 options, [&](size_t number, const fastload::RewrittenJpeg* done) {
                                     if (number == 1 && done)

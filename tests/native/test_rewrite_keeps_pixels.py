@@ -42,7 +42,7 @@ SIZES = [
 
 
 def assert_same_pixels(jpeg: bytes, **options: int) -> bytes:
-    """Rewrites and compares the pixels. The libjpeg path must produce the same bytes."""
+    """Rewrites and compares the pixels, and the coefficients and bytes with the libjpeg path."""
     rewritten = core.rewrite(jpeg, orient=False, **options)
     written = rewritten.jpeg
     before = decode(jpeg)
@@ -51,9 +51,17 @@ def assert_same_pixels(jpeg: bytes, **options: int) -> bytes:
     assert (rewritten.height, rewritten.width) == before.shape[:2]
     assert rewritten.warning == ""
     slow = core.rewrite(jpeg, orient=False, fast=False, **options)
-    assert written == slow.jpeg, f"{len(written)} bytes, libjpeg wrote {len(slow.jpeg)}"
-    assert slow.index.tolist() == rewritten.index.tolist()
     assert slow.interval == rewritten.interval
+    optimal = core.rewrite(jpeg, orient=False, keep_tables=False, **options)
+    assert optimal.jpeg == slow.jpeg, f"{len(optimal.jpeg)} bytes, libjpeg wrote {len(slow.jpeg)}"
+    assert optimal.index.tolist() == slow.index.tolist()
+    if written != slow.jpeg:  # it has the tables of the source
+        again = core.rewrite(written, orient=False, fast=False, restart=slow.interval)
+        assert again.jpeg == slow.jpeg
+        assert len(rewritten.index) == len(slow.index)
+        found, interval = core.find_segments(written)
+        assert interval == slow.interval
+        assert not interval or found.tolist() == rewritten.index.tolist()
     return bytes(written)
 
 
@@ -152,7 +160,7 @@ def test_blocks_beyond_the_edge_of_the_image(sampling: str, mcu: tuple[int, int]
 
 def test_rewriting_twice_changes_nothing() -> None:
     for path in photos(10):
-        once = core.rewrite(path.read_bytes(), restart=4)
+        once = core.rewrite(path.read_bytes(), restart=4, keep_tables=False)
         twice = core.rewrite(once.jpeg, restart=4)
         for name in (
             "jpeg",
@@ -194,8 +202,8 @@ def test_runs_of_zeros_before_the_end_of_block_are_removed() -> None:
     assert_same_pixels(body + data + b"\xff\xd9", restart=0)
 
 
-def test_runs_of_zeros_with_optimal_tables_are_removed() -> None:
-    """With these tables the AC bits would be copied, but libjpeg does not write the runs."""
+def test_runs_of_zeros_are_copied_with_the_old_tables() -> None:
+    """libjpeg does not write them. Optimal tables remove them."""
     jpeg = core.rewrite(encode(np.full((16, 8, 3), 128, np.uint8), "gray"), restart=0).jpeg
     written = b"\xff\xd8"
     # The optimal AC code for two ends of block, "0", and one run, "10".
@@ -207,8 +215,62 @@ def test_runs_of_zeros_with_optimal_tables_are_removed() -> None:
     for code in ("0" + "100" + "0" + "0", "0" + "10100" + "0" + "0"):
         bits = code + "1" * (8 - len(code))
         data = bytes([int(bits, 2)])
-        assert_same_pixels(written + data + b"\xff\xd9", restart=0)
-        assert core.rewrite(written + data + b"\xff\xd9", restart=0).jpeg == jpeg
+        runs = written + data + b"\xff\xd9"
+        assert assert_same_pixels(runs, restart=0) == runs
+        assert core.rewrite(runs, restart=0, keep_tables=False).jpeg == jpeg
+
+
+def huffman_symbols(jpeg: bytes) -> dict[int, bytes]:
+    """The symbols of each Huffman table, by the first byte of its marker."""
+    return {body[0]: body[17:] for marker, body in markers(jpeg) if marker == 0xC4}
+
+
+@pytest.mark.parametrize("sampling", ["444", "422", "420", "gray"])
+def test_optimized_tables_of_the_source_are_kept(sampling: str) -> None:
+    jpeg = encode_by_pillow(sample_image(130, 70), sampling, optimize=True)
+    written = assert_same_pixels(jpeg, restart=0)
+    assert [body for marker, body in markers(written) if marker == 0xC4] == [
+        body for marker, body in markers(jpeg) if marker == 0xC4
+    ]
+    assert written[-200:] == jpeg[-200:]  # nothing changes without restart markers
+    # Tables with every symbol are those of the standard, and are replaced.
+    standard = encode_by_pillow(sample_image(130, 70), sampling)
+    assert len(huffman_symbols(standard)[0x10]) == 162
+    assert written == core.rewrite(standard, restart=0).jpeg
+
+
+def test_kept_dc_tables_receive_the_sizes_that_restart_markers_need() -> None:
+    """All differences are small here, but a restart marker needs the whole value."""
+    ramp = np.arange(128, 256, dtype=np.uint8).repeat(8)
+    image = np.broadcast_to(ramp[None, :, None], (8, ramp.size, 3)).copy()
+    for sampling, quality in itertools.product(("444", "420", "gray"), (75, 100)):
+        jpeg = encode_by_pillow(image, sampling, quality, optimize=True)
+        old = huffman_symbols(jpeg)
+        assert max(old[0]) <= 7
+        assert assert_same_pixels(jpeg, restart=0).count(old[0]) >= 1
+        for restart in (1, 2, 5):
+            new = huffman_symbols(assert_same_pixels(jpeg, restart=restart))
+            assert new[0].startswith(old[0])
+            assert len(new[0]) > len(old[0])
+            assert all(new[table] == old[table] for table in old if table >= 0x10)
+
+
+@pytest.mark.parametrize("table", [0x00, 0x10])
+def test_tables_with_invalid_symbols_are_not_kept(table: int) -> None:
+    """Decoders on a GPU may reject such a table, even though nothing uses the symbol."""
+    jpeg = encode_by_pillow(sample_image(130, 70), "gray", optimize=True)
+    strange = b"\xff\xd8"
+    for marker, body in markers(jpeg):
+        if marker == 0xC4 and body[0] == table:
+            # One more code of 16 bits, for a DC size of 13 or an AC value of 13 bits.
+            body = body[:16] + bytes([body[16] + 1]) + body[17:] + bytes([0x0D])
+        strange += bytes([0xFF, marker]) + (len(body) + 2).to_bytes(2, "big") + body
+    strange += jpeg[jpeg.index(b"\xff\xda") + 10 :]
+    assert 0x0D in huffman_symbols(strange)[table]
+    np.testing.assert_array_equal(decode(strange), decode(jpeg))
+    written = assert_same_pixels(strange, restart=2)
+    assert 0x0D not in huffman_symbols(written)[table]
+    assert written == core.rewrite(jpeg, restart=2, keep_tables=False).jpeg
 
 
 def test_threads_rewrite_independently() -> None:

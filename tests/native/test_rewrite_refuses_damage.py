@@ -37,10 +37,10 @@ def _good_image_still_works() -> Iterator[None]:
     np.testing.assert_array_equal(decode(before), decode(good))
 
 
-def assert_rejected(jpeg: bytes, match: str) -> None:
-    for fast in (True, False):
+def assert_rejected(jpeg: bytes, match: str, **options: int) -> None:
+    for paths in ({}, {"keep_tables": False}, {"fast": False}):
         with pytest.raises(core.BadJpeg, match=match):
-            core.rewrite(jpeg, fast=fast)
+            core.rewrite(jpeg, **paths, **options)
 
 
 def frame_of(jpeg: bytes) -> bytes:
@@ -98,6 +98,20 @@ def test_tables_of_the_previous_image_are_not_used() -> None:
         np.testing.assert_array_equal(
             decode(core.rewrite(without(b"\xc4"), fast=fast).jpeg), decode(jpeg)
         )
+
+
+def test_too_large_dc_values_raise_if_a_restart_marker_needs_them() -> None:
+    """No decoder needs more than 2047. A sum of two differences can be larger."""
+    jpeg = encode_by_pillow(np.full((16, 8, 3), 128, np.uint8), "gray", optimize=True)
+    data = b"\xff\xd8"
+    for marker, body in markers(jpeg):
+        if marker == 0xC4:  # one code, "0": a difference of 11 bits, or the end of block
+            body = body[:1] + b"\1" + bytes(15) + (b"\x00" if body[0] else b"\x0b")
+        data += bytes([0xFF, marker]) + (len(body) + 2).to_bytes(2, "big") + body
+    bits = ("0" + "1" * 11 + "0") * 2 + "1" * 6
+    data += int(bits, 2).to_bytes(len(bits) // 8, "big").replace(b"\xff", b"\xff\0") + b"\xff\xd9"
+    assert core.rewrite(data, restart=0).jpeg == data
+    assert_rejected(data, "DCT coefficient out of range", restart=1)
 
 
 @pytest.mark.parametrize("options", [{}, {"progressive": True}, {"restart_marker_blocks": 4}])
@@ -180,7 +194,9 @@ def test_flipped_bits_raise_or_keep_the_decoded_pixels() -> None:
                     core.rewrite(data, orient=False, fast=False)
                 continue
             accepted += 1
-            assert core.rewrite(data, orient=False, fast=False).jpeg == rewritten.jpeg
+            slow = core.rewrite(data, orient=False, fast=False)
+            assert core.rewrite(data, orient=False, keep_tables=False).jpeg == slow.jpeg
+            assert slow.interval == rewritten.interval
             np.testing.assert_array_equal(
                 decode(rewritten.jpeg), decode(data, strict=not rewritten.warning)
             )

@@ -49,6 +49,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     RewriteOptions options;
     options.restart = choice[2] % 20 - 1;
     options.fast = choice[3] & 1;
+    options.keep_tables = choice[3] & 2;
     try {
         rewrite_jpeg(data, size, options);
     } catch (const BadJpeg&) {

@@ -1,0 +1,64 @@
+// Lookup tables that find where the symbols of a scan end. The symbols themselves are not needed,
+// except for DC, so a lookup may join any number of them.
+#pragma once
+
+#include <cstdint>
+
+#include "jpeg/huffman.h"
+#include "jpeg/symbol_bits.h"
+#include "jpeg/symbol_search.h"
+
+namespace fastload {
+
+class CopyTable {
+public:
+    // Bits of a lookup, and how many bits one may use: the extra bits of the last symbol need not
+    // be looked up. A reader can do kLookups of them after one refill.
+    static constexpr uint32_t kLookupBits = 12, kLookups = 3;
+    static constexpr uint32_t kMaxBits = SymbolBits::kBits / kLookups;
+
+    // Returns false for an invalid table, see SymbolSearch::set().
+    bool build(const HuffmanCode& code);
+
+    // By the next kLookupBits.
+    const Entry* entries() const { return all_ + (1 << kLookupBits); }
+    // As SymbolSearch::find().
+    uint32_t search(uint64_t bits, DecodedSymbol& found) const { return search_.find(bits, found); }
+
+private:
+    bool built_ = false;
+    SymbolSearch search_;
+    // Of all numbers of bits up to kLookupBits: those for n bits start at 1 << n. Each is the sum
+    // of the entry of the first symbol and that of the remaining bits.
+    Entry all_[2 << kLookupBits];
+};
+
+// DC symbols, one at a time.
+class DcTable {
+public:
+    struct Found {
+        uint32_t n_bits;  // used; 0: the code does not exist or is invalid in an 8-bit file
+        int32_t difference;
+    };
+
+    // Returns false for an invalid table, see SymbolSearch::set().
+    bool build(const HuffmanCode& code);
+
+    // Reads a symbol with its extra bits. `bits` are the next 56 bits or more.
+    Found read(uint64_t bits) const {
+        const uint32_t entry = entries_[bits >> (64 - kLookupBits)], n_bits = entry & 255,
+                       size = entry >> 8;
+        if (__builtin_expect(!entry, 0)) return search(bits);
+        return {n_bits, dc_difference(size, uint32_t(bits << (n_bits - size) >> 1 >> (63 - size)))};
+    }
+
+private:
+    __attribute__((noinline)) Found search(uint64_t bits) const;
+
+    static constexpr uint32_t kLookupBits = 10;
+    SymbolSearch search_;
+    // In the low byte: the bits used. Above it: the size. 0: a search is needed.
+    uint16_t entries_[1 << kLookupBits];
+};
+
+}  // namespace fastload
