@@ -162,6 +162,11 @@ def some_samples(source: Source, listing: Listing, count: int) -> Iterator[Sampl
             yield source.load(listing[row])
 
 
+def max_chunks(jobs: int) -> int:
+    """Returns the number of chunks that ``ordered_map`` keeps in memory."""
+    return 2 * jobs + 2
+
+
 def ordered_map(
     function: Callable[[Sequence[Item]], Iterable[Result]],
     items: Iterable[Item],
@@ -171,7 +176,7 @@ def ordered_map(
 ) -> Generator[Result, None, None]:
     """Runs ``function``, which maps a chunk of items, on ``jobs`` threads and keeps the order.
 
-    At most 2 * jobs + 2 chunks are in flight or wait for the consumer. An exception of ``function``
+    At most ``max_chunks(jobs)`` are in flight or wait for the consumer. An exception of ``function``
     is raised at its position, and later items are dropped. Closing the iterator early waits for
     running calls and starts no others. ``chunk_size`` returns how many items a thread takes at a
     time: a handover costs the same for one item as for eight.
@@ -190,7 +195,7 @@ def ordered_map(
         while chunk := list(itertools.islice(remaining, chunk_size())):
             results: list[Result] = []
             pending.append((pool.submit(_extend, results, function, chunk), results))
-            if len(pending) > 2 * jobs + 1:
+            if len(pending) == max_chunks(jobs):
                 yield from take_oldest()
         while pending:
             yield from take_oldest()

@@ -20,16 +20,17 @@ public:
     // Returns false for an invalid table, see SymbolSearch::set().
     bool build(const HuffmanCode& code);
 
-    // By the next kLookupBits.
-    const Entry* entries() const { return all_ + (1 << kLookupBits); }
+    // The results of a lookup of n bits. The one of fewer bits finds the same symbols, or only the
+    // first ones.
+    const Entry* entries(uint32_t n = kLookupBits) const { return all_ + (size_t(1) << n); }
     // As SymbolSearch::find().
     uint32_t search(uint64_t bits, DecodedSymbol& found) const { return search_.find(bits, found); }
 
 private:
     bool built_ = false;
     SymbolSearch search_;
-    // Of all numbers of bits up to kLookupBits: those for n bits start at 1 << n. Each is the sum
-    // of the entry of the first symbol and that of the remaining bits.
+    // Those for n bits start at 1 << n. Each is the sum of the entry of the first symbol and that
+    // of the remaining bits.
     Entry all_[2 << kLookupBits];
 };
 

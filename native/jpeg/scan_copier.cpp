@@ -34,8 +34,9 @@ bool is_plain(const HuffmanCode& code, bool dc) {
     return true;
 }
 
-// Adds DC sizes that a table does not have, behind its last code. The code of ones only stays unused.
-// There is always room: k of the 12 sizes leave at least 2^(16 - k) codes of 16 bits unused.
+// Adds DC sizes that a table does not have, behind its last code. The code of ones only stays
+// unused. There is always room: k of the 12 sizes leave at least 2^(16 - k) codes of 16 bits
+// unused.
 void add_symbols(HuffmanCode& code, const uint8_t* symbols, uint32_t n_symbols) {
     uint32_t length = 1, used = 0;  // used: of the 1 << 16 codes of 16 bits
     for (uint32_t i = 1; i <= 16; ++i) {
@@ -261,18 +262,27 @@ inline bool ScanCopier::end_block(Stream& stream, Entry entry) {
     return read_dc(stream, position);
 }
 
-// Reads one symbol that the last lookup did not find, or all symbols to the end of a full block.
-// Returns false for irregular data.
+// Reads one symbol that the last lookup did not find, or those up to the end of the block if it
+// found more. Returns false for irregular data.
 __attribute__((noinline)) bool ScanCopier::read_slowly(Stream& stream, Entry entry) const {
     stream.progress -= entry;
     stream.reload();
-    do {
+    const CopyTable& table = *block_->ac;
+    if (entry & 255) {  // with fewer bits, a lookup finds fewer symbols
+        uint32_t n = CopyTable::kLookupBits;
+        Entry found;
+        do {
+            if (!--n) return false;
+            found = table.entries(n)[stream.bits >> (64 - n)];
+        } while ((stream.progress + found) >> 8 != Stream::kFull >> 8);
+        stream.progress += found;
+    } else {
         DecodedSymbol found;
-        const uint32_t n_bits = block_->ac->search(stream.bits, found);
+        const uint32_t n_bits = table.search(stream.bits, found);
         if (!n_bits) return false;
         stream.progress += make_entry(n_bits, found.advance);
-        stream.reload();
-    } while (entry & 255 && stream.progress < Stream::kFull);
+    }
+    stream.reload();
     return stream.is_regular();
 }
 
@@ -329,8 +339,8 @@ bool ScanCopier::finish(HuffmanCode codes[kTables]) {
     if (state_ != State::kDone) return false;
     uint32_t needed[2] = {};  // DC sizes, as bits
     for (size_t i = 0; i < firsts_.size(); ++i)
-        needed[shape_->components[i % shape_->n_components].table] |=
-            1u << dc_size(firsts_[i].value);
+        needed[shape_->components[i % shape_->n_components].table] |= 1u
+                                                                      << dc_size(firsts_[i].value);
     for (uint32_t i = 0; i < shape_->n_components; ++i) {
         const ScanShape::Component& component = shape_->components[i];
         HuffmanCode &dc = codes[component.table], &ac = codes[2 + component.table];
@@ -389,8 +399,7 @@ FASTLOAD_BMI2 void ScanCopier::write_segments_bmi2(const ScanCopier& copier,
 
 void ScanCopier::write(const HuffmanCode codes[kTables], ByteBuffer& out,
                        std::vector<uint32_t>& index) {
-    use_avx2() ? write_segments_bmi2(*this, codes, out, index)
-               : write_segments(codes, out, index);
+    use_avx2() ? write_segments_bmi2(*this, codes, out, index) : write_segments(codes, out, index);
 }
 
 void ScanCopier::shrink(size_t keep_bytes) {

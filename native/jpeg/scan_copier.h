@@ -73,7 +73,7 @@ private:
     const ScanShape* shape_ = nullptr;
     CopyTable ac_[2];  // by table of the new file
     DcTable dc_[2];
-    std::vector<uint8_t> bytes_;      // without stuffed zeros
+    std::vector<uint8_t> bytes_;     // without stuffed zeros
     uint64_t n_bits_ = 0, end_ = 0;  // in them: all, and up to the end of the last block
     Stream stream_;
     Block blocks_[kMaxBlocks];
