@@ -56,7 +56,9 @@ MAX_SCANS: int
 
 class RewrittenJpeg:
     @property
-    def jpeg(self) -> bytes: ...
+    def jpeg(self) -> bytes | memoryview:
+        """A read-only view from ``rewrite_common``, which does not copy it."""
+
     @property
     def index(self) -> NDArray[np.uint32]:
         """Offsets of the restart segments and of the end marker; empty without restart markers."""

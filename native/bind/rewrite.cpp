@@ -28,6 +28,16 @@ nb::object as_array(const std::vector<uint32_t>& values) {
     return nb::cast(nb::ndarray<nb::numpy, uint32_t, nb::ndim<1>>(copy, {values.size()}, owner));
 }
 
+// Returns a memoryview that owns the bytes.
+nb::object as_view(std::vector<uint8_t>&& bytes) {
+    auto* owned = new std::vector<uint8_t>(std::move(bytes));
+    nb::capsule owner(
+        owned, [](void* memory) noexcept { delete static_cast<std::vector<uint8_t>*>(memory); });
+    const nb::ndarray<nb::numpy, const uint8_t, nb::ndim<1>> array(owned->data(), {owned->size()},
+                                                                   owner);
+    return nb::steal(PyMemoryView_FromObject(nb::cast(array).ptr()));
+}
+
 // A rewritten JPEG that does not depend on the rewriter of this thread.
 struct OwnedRewrite {
     nb::object jpeg;
@@ -35,8 +45,8 @@ struct OwnedRewrite {
     std::string warning;
     uint32_t width, height, n_components, interval, orientation;
 
-    explicit OwnedRewrite(const RewrittenJpeg& result)
-        : jpeg(as_bytes(result.bytes, result.size)),
+    OwnedRewrite(const RewrittenJpeg& result, nb::object bytes)
+        : jpeg(std::move(bytes)),
           index(result.index),
           warning(result.warning),
           width(result.width),
@@ -58,7 +68,7 @@ OwnedRewrite rewrite(nb::handle data, int restart, bool orient, bool optimize, b
         result = &rewrite_jpeg(bytes.data(), bytes.size(),
                                {restart, orient, optimize, keep_tables, fast});
     }
-    return OwnedRewrite(*result);
+    return OwnedRewrite(*result, as_bytes(result->bytes, result->size));
 }
 
 // Rewrites several JPEGs. The result for a damaged or unusual one is None; the caller's slower path
@@ -84,13 +94,12 @@ nb::list rewrite_common(nb::sequence data, int restart) {
             Copy& copy = copies[number].emplace();
             copy.result = *result;
             copy.bytes.assign(result->bytes, result->bytes + result->size);
-            copy.result.bytes = copy.bytes.data();
         });
     }
     nb::list results;
     for (std::optional<Copy>& copy : copies) {
         if (copy)
-            results.append(OwnedRewrite(copy->result));
+            results.append(OwnedRewrite(copy->result, as_view(std::move(copy->bytes))));
         else
             results.append(nb::none());
         copy.reset();
