@@ -34,7 +34,7 @@ bool is_plain(const HuffmanCode& code, bool dc) {
     return true;
 }
 
-// Adds DC sizes that a table does not have, behind its last code. The code of ones only stays
+// Adds DC sizes that a table does not have, after its last code. The code of ones only stays
 // unused. There is always room: k of the 12 sizes leave at least 2^(16 - k) codes of 16 bits
 // unused.
 void add_symbols(HuffmanCode& code, const uint8_t* symbols, uint32_t n_symbols) {
