@@ -176,10 +176,10 @@ def ordered_map(
 ) -> Generator[Result, None, None]:
     """Runs ``function``, which maps a chunk of items, on ``jobs`` threads and keeps the order.
 
-    At most ``max_chunks(jobs)`` are in flight or wait for the consumer. An exception of ``function``
-    is raised at its position, and later items are dropped. Closing the iterator early waits for
-    running calls and starts no others. ``chunk_size`` returns how many items a thread takes at a
-    time: a handover costs the same for one item as for eight.
+    At most ``max_chunks(jobs)`` are in flight or wait for the consumer. An exception of
+    ``function`` is raised at its position, and later items are dropped. Closing the iterator early
+    waits for running calls and starts no others. ``chunk_size`` returns how many items a thread
+    takes at a time: a handover costs the same for one item as for eight.
     """
     pool = ThreadPoolExecutor(jobs, thread_name_prefix="fastload-pack")
     pending: deque[tuple[Future[None], list[Result]]] = deque()

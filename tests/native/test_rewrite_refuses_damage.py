@@ -104,9 +104,10 @@ def test_too_large_dc_values_raise_if_a_restart_marker_needs_them() -> None:
     """No decoder needs more than 2047. A sum of two differences can be larger."""
     jpeg = encode_by_pillow(np.full((16, 8, 3), 128, np.uint8), "gray", optimize=True)
     data = b"\xff\xd8"
-    for marker, body in markers(jpeg):
+    for marker, old in markers(jpeg):
+        body = old
         if marker == 0xC4:  # one code, "0": a difference of 11 bits, or the end of block
-            body = body[:1] + b"\1" + bytes(15) + (b"\x00" if body[0] else b"\x0b")
+            body = old[:1] + b"\1" + bytes(15) + (b"\x00" if old[0] else b"\x0b")
         data += bytes([0xFF, marker]) + (len(body) + 2).to_bytes(2, "big") + body
     bits = ("0" + "1" * 11 + "0") * 2 + "1" * 6
     data += int(bits, 2).to_bytes(len(bits) // 8, "big").replace(b"\xff", b"\xff\0") + b"\xff\xd9"
