@@ -184,23 +184,33 @@ bool ScanCopier::start(const uint8_t* data, size_t size, const ScanShape& shape)
             !(dc_[table].build(*component.dc) && ac_[table].build(*component.ac)))
             return false;
         built |= 1u << table;
-        for (uint32_t n = component.h * component.v; n; --n)
-            *block++ = {&dc_[table], &ac_[table], i};
+        for (uint32_t n = component.h * component.v, k = 0; k < n; ++k, ++block)
+            *block = {&dc_[table], &ac_[table], block + 1, i};
     }
-    blocks_end_ = block;
+    block[-1].next = blocks_;
     if (bytes_.size() < size + kPadding) bytes_.resize(size + kPadding);
     uint8_t* to = bytes_.data();
     const uint8_t* marker = unstuff(data, data + size, to);
     if (!marker || marker[1] != 0xD9) return false;
     n_bits_ = 8 * uint64_t(to - bytes_.data());
-    segment_left_ = shape.new_interval ? shape.new_interval : mcus_left_;
     std::fill(std::begin(last_dc_), std::end(last_dc_), 0);
-    waiting_ = (1u << shape.n_components) - 1;
-    firsts_.clear();
+    const uint64_t n_segments =
+        shape.new_interval ? (mcus_left_ + shape.new_interval - 1) / shape.new_interval : 1;
+    firsts_.resize(n_segments * shape.n_components + 1);
+    next_first_ = firsts_.data();
     stream_.start(bytes_.data());
     block_ = blocks_;
     state_ = State::kReading;
+    start_segment();
     return read_dc(stream_, 0);
+}
+
+void ScanCopier::start_segment() {
+    const uint64_t n =
+        shape_->new_interval ? std::min<uint64_t>(shape_->new_interval, mcus_left_) : mcus_left_;
+    mcus_left_ -= n;
+    blocks_left_ = n * shape_->n_blocks();
+    waiting_ = (1u << shape_->n_components) - 1;
 }
 
 // One lookup. Returns true if end_block() must follow.
@@ -258,7 +268,8 @@ inline bool ScanCopier::end_block(Stream& stream, Entry entry) {
     stream.start_block();
     const uint64_t position = stream.position(bytes_.data());
     if (position > n_bits_) return fail();
-    if (++block_ == blocks_end_ && !end_mcu(position)) return false;
+    block_ = block_->next;
+    if (__builtin_expect(!--blocks_left_, 0) && !end_segment(position)) return false;
     return read_dc(stream, position);
 }
 
@@ -286,17 +297,14 @@ __attribute__((noinline)) bool ScanCopier::read_slowly(Stream& stream, Entry ent
     return stream.is_regular();
 }
 
-inline bool ScanCopier::end_mcu(uint64_t position) {
-    block_ = blocks_;
-    if (!--mcus_left_) {
+// Returns false if it was the last one.
+__attribute__((noinline)) bool ScanCopier::end_segment(uint64_t position) {
+    if (!mcus_left_) {
         end_ = position;
         state_ = n_bits_ - position < 8 ? State::kDone : State::kFailed;
         return false;
     }
-    if (!--segment_left_) {
-        segment_left_ = shape_->new_interval;
-        waiting_ = (1u << shape_->n_components) - 1;
-    }
+    start_segment();
     return true;
 }
 
@@ -309,12 +317,11 @@ inline bool ScanCopier::read_dc(Stream& stream, uint64_t position) {
     stream.progress += int32_t(found.n_bits);
     stream.entries = block.ac->entries();
     const int32_t value = last_dc_[block.component] += found.difference;
-    if (value != int16_t(value)) return fail();
-    if (waiting_ >> block.component & 1) {
-        waiting_ &= waiting_ - 1;
-        firsts_.push_back({uint32_t(position), uint32_t(position) + found.n_bits, value});
-    }
-    return true;
+    // Stored for every block, because a branch would often be mispredicted.
+    *next_first_ = {uint32_t(position), uint32_t(position) + found.n_bits, value};
+    next_first_ += waiting_ >> block.component & 1;
+    waiting_ &= ~(1u << block.component);
+    return value == int16_t(value) || fail();
 }
 
 inline bool ScanCopier::fail() {
@@ -337,6 +344,7 @@ void ScanCopier::read_together(ScanCopier& one, ScanCopier& other) {
 bool ScanCopier::finish(HuffmanCode codes[kTables]) {
     if (has_more()) use_avx2() ? read_bmi2(*this) : read();
     if (state_ != State::kDone) return false;
+    firsts_.pop_back();
     uint32_t needed[2] = {};  // DC sizes, as bits
     for (size_t i = 0; i < firsts_.size(); ++i)
         needed[shape_->components[i % shape_->n_components].table] |= 1u

@@ -47,6 +47,7 @@ private:
     struct Block {
         const DcTable* dc;
         const CopyTable* ac;
+        const Block* next;  // in the MCU, or the first one of the next MCU
         uint32_t component;
     };
     // The first DC symbol of a component in a segment of the new file.
@@ -61,7 +62,8 @@ private:
     static void read_together_bmi2(ScanCopier& one, ScanCopier& other);
     bool end_block(Stream& stream, Entry entry);
     bool read_slowly(Stream& stream, Entry entry) const;
-    bool end_mcu(uint64_t position);
+    void start_segment();
+    bool end_segment(uint64_t position);
     bool read_dc(Stream& stream, uint64_t position);
     bool fail();
     void write_segments(const HuffmanCode codes[kTables], ByteBuffer& out,
@@ -77,11 +79,13 @@ private:
     uint64_t n_bits_ = 0, end_ = 0;  // in them: all, and up to the end of the last block
     Stream stream_;
     Block blocks_[kMaxBlocks];
-    const Block *block_ = nullptr, *blocks_end_ = nullptr;
-    uint64_t mcus_left_ = 0, segment_left_ = 0;  // MCUs
+    const Block* block_ = nullptr;
+    uint64_t mcus_left_ = 0;    // after this segment
+    uint64_t blocks_left_ = 0;  // in this segment
     int32_t last_dc_[kMaxComponents] = {};
-    uint32_t waiting_ = 0;         // components whose first DC symbol of the segment follows
-    std::vector<FirstDc> firsts_;  // n_components for each segment
+    uint32_t waiting_ = 0;  // components whose first DC symbol of the segment follows, as bits
+    std::vector<FirstDc> firsts_;  // n_components for each segment, and one that is not used
+    FirstDc* next_first_ = nullptr;
 };
 
 }  // namespace fastload
