@@ -1,6 +1,7 @@
 #include "jpeg/copy_table.h"
 
 #include <algorithm>
+#include <iterator>
 
 namespace fastload {
 namespace {
@@ -51,8 +52,23 @@ bool CopyTable::build(const HuffmanCode& code) {
     return true;
 }
 
-bool DcTable::build(const HuffmanCode& code) {
+bool DcTable::build(const HuffmanCode& code, const CopyTable& ac) {
     if (!search_.set(code, true)) return false;
+    const Entry none = make_entry(0, kUnknown);
+    std::fill(std::begin(joined_), std::end(joined_), none);
+    search_.each_code(kJoinedBits, [&](uint32_t size, uint32_t value, uint32_t length) {
+        const uint32_t used = length + size;
+        Entry* to = joined_ + (size_t(value) << (kJoinedBits - length));
+        Entry* const end = to + (size_t(1) << (kJoinedBits - length));
+        if (used >= kJoinedBits) {
+            std::fill(to, end, used > CopyTable::kMaxBits ? none : make_entry(used, 0));
+            return;
+        }
+        const Entry* const rest = ac.entries(kJoinedBits - used);
+        const size_t n_rest = size_t(1) << (kJoinedBits - used);
+        for (; to < end; to += n_rest)
+            for (size_t i = 0; i < n_rest; ++i) to[i] = Entry(used + rest[i]);
+    });
     std::fill_n(entries_, size_t(1) << kLookupBits, uint16_t(0));
     search_.each_code(kLookupBits, [&](uint32_t size, uint32_t value, uint32_t length) {
         const uint32_t spare = kLookupBits - length;
@@ -62,7 +78,7 @@ bool DcTable::build(const HuffmanCode& code) {
     return true;
 }
 
-DcTable::Found DcTable::search(uint64_t bits) const {
+DcTable::Found DcTable::find(uint64_t bits) const {
     DecodedSymbol found;
     const uint32_t n_bits = search_.find(bits, found);
     return {n_bits, dc_difference(found.extra_bits, found.extra)};

@@ -34,7 +34,7 @@ private:
     Entry all_[2 << kLookupBits];
 };
 
-// DC symbols, one at a time.
+// DC symbols: one at a time, and joined with the AC symbols that follow.
 class DcTable {
 public:
     struct Found {
@@ -43,23 +43,32 @@ public:
     };
 
     // Returns false for an invalid table, see SymbolSearch::set().
-    bool build(const HuffmanCode& code);
+    bool build(const HuffmanCode& code, const CopyTable& ac);
+
+    // The results of a lookup of kJoinedBits. With more bits, all tables of two scans would exceed
+    // the L1 cache.
+    static constexpr uint32_t kJoinedBits = 9;
+    const Entry* joined() const { return joined_; }
 
     // Reads a symbol with its extra bits. `bits` are the next 56 bits or more.
     Found read(uint64_t bits) const {
         const uint32_t entry = entries_[bits >> (64 - kLookupBits)], n_bits = entry & 255,
                        size = entry >> 8;
-        if (__builtin_expect(!entry, 0)) return search(bits);
+        if (__builtin_expect(!entry, 0)) return find(bits);
         return {n_bits, dc_difference(size, uint32_t(bits << (n_bits - size) >> 1 >> (63 - size)))};
     }
 
+    // As SymbolSearch::find().
+    uint32_t search(uint64_t bits, DecodedSymbol& found) const { return search_.find(bits, found); }
+
 private:
-    __attribute__((noinline)) Found search(uint64_t bits) const;
+    __attribute__((noinline)) Found find(uint64_t bits) const;
 
     static constexpr uint32_t kLookupBits = 10;
     SymbolSearch search_;
     // In the low byte: the bits used. Above it: the size. 0: a search is needed.
     uint16_t entries_[1 << kLookupBits];
+    Entry joined_[1 << kJoinedBits];
 };
 
 }  // namespace fastload

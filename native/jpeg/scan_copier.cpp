@@ -14,9 +14,9 @@
 namespace fastload {
 namespace {
 
-// Bytes that the reader may read beyond the data before it checks: a block of 64 symbols of 16 + 11
-// bits.
-constexpr size_t kPadding = 64 * 27 / 8 + 32;
+// Bytes after the data that the reader may read before it checks for their end.
+constexpr size_t kPadding = 128;
+constexpr size_t kTurnBytes = 16;              // no turn uses as many
 constexpr size_t kMaxBytes = size_t(1) << 28;  // positions are 32-bit numbers of bits
 
 uint32_t count_codes(const HuffmanCode& code) {
@@ -48,6 +48,15 @@ void add_symbols(HuffmanCode& code, const uint8_t* symbols, uint32_t n_symbols) 
     std::copy_n(symbols, n_symbols, code.symbols + code.n_symbols);
     code.n_symbols += n_symbols;
     code.lengths[length] = uint8_t(code.lengths[length] + n_symbols);
+}
+
+// The next 64 bits.
+inline uint64_t bits_at(const uint8_t* data, uint32_t position) {
+    const uint8_t* from = data + (position >> 3);
+    const uint32_t shift = position & 7;
+    uint64_t word;
+    std::memcpy(&word, from, sizeof word);
+    return swap_to_big_endian(word) << shift | from[8] >> (8 - shift);
 }
 
 struct CodeList {
@@ -143,15 +152,6 @@ private:
     static bool has_ff(uint64_t word) {
         return (~word - 0x0101010101010101) & word & 0x8080808080808080;
     }
-
-    // The next 64 bits.
-    static uint64_t bits_at(const uint8_t* data, uint32_t position) {
-        const uint8_t* from = data + (position >> 3);
-        const uint32_t shift = position & 7;
-        uint64_t word;
-        std::memcpy(&word, from, sizeof word);
-        return swap_to_big_endian(word) << shift | from[8] >> (8 - shift);
-    }
 };
 
 }  // namespace
@@ -173,160 +173,192 @@ bool ScanCopier::may_copy(const ScanShape& shape, size_t size) {
 bool ScanCopier::start(const uint8_t* data, size_t size, const ScanShape& shape) {
     state_ = State::kFailed;
     shape_ = &shape;
-    mcus_left_ = shape.n_mcus();
+    const uint64_t n_blocks = shape.n_mcus() * shape.n_blocks();
     // Every block has two symbols or more, and so at least two bits.
-    if (mcus_left_ * shape.n_blocks() > 4 * uint64_t(size)) return false;
+    if (n_blocks > 4 * uint64_t(size)) return false;
     Block* block = blocks_;
     for (uint32_t i = 0, built = 0; i < shape.n_components; ++i) {
         const ScanShape::Component& component = shape.components[i];
         const uint32_t table = component.table;
         if (!(built >> table & 1) &&
-            !(dc_[table].build(*component.dc) && ac_[table].build(*component.ac)))
+            !(ac_[table].build(*component.ac) && dc_[table].build(*component.dc, ac_[table])))
             return false;
         built |= 1u << table;
-        for (uint32_t n = component.h * component.v, k = 0; k < n; ++k, ++block)
-            *block = {&dc_[table], &ac_[table], block + 1, i};
+        for (uint32_t n = component.h * component.v; n; --n, ++block)
+            *block = {&ac_[table], &dc_[table], nullptr, block + 1, i};
     }
     block[-1].next = blocks_;
+    stream_.block = block - 1;
+    while (block-- > blocks_) block->next_dc = block->next->dc;
     if (bytes_.size() < size + kPadding) bytes_.resize(size + kPadding);
     uint8_t* to = bytes_.data();
     const uint8_t* marker = unstuff(data, data + size, to);
     if (!marker || marker[1] != 0xD9) return false;
-    n_bits_ = 8 * uint64_t(to - bytes_.data());
-    std::fill(std::begin(last_dc_), std::end(last_dc_), 0);
-    const uint64_t n_segments =
-        shape.new_interval ? (mcus_left_ + shape.new_interval - 1) / shape.new_interval : 1;
-    firsts_.resize(n_segments * shape.n_components + 1);
-    next_first_ = firsts_.data();
+    n_bytes_ = size_t(to - bytes_.data());
+    starts_.resize(n_blocks + 1);
     stream_.start(bytes_.data());
-    block_ = blocks_;
+    stream_.progress += Stream::kFull - Stream::kStart;  // the block before the first one ended
+    stream_.to = starts_.data();
     state_ = State::kReading;
-    start_segment();
-    return read_dc(stream_, 0);
+    return true;
 }
 
-void ScanCopier::start_segment() {
-    const uint64_t n =
-        shape_->new_interval ? std::min<uint64_t>(shape_->new_interval, mcus_left_) : mcus_left_;
-    mcus_left_ -= n;
-    blocks_left_ = n * shape_->n_blocks();
-    waiting_ = (1u << shape_->n_components) - 1;
+// Moves to the next block if the last one ended, and does up to three lookups in it. It has no
+// branch that depends on the data: one for the end of a block would often be predicted wrong.
+// Returns false if read_slowly() must follow.
+inline bool ScanCopier::Stream::turn(Entry found[CopyTable::kLookups]) {
+    static_assert(CopyTable::kLookups == 3 && kTurnBytes * 8 > kBits + 27);
+    const auto lookup = [this](const CopyTable& table) {
+        return table.entries()[bits >> (64 - CopyTable::kLookupBits)];
+    };
+    refill();
+    uint32_t entry = lookup(*block->ac);
+    const uint32_t first = block->next_dc->joined()[bits >> (64 - DcTable::kJoinedBits)];
+    const int32_t start = kStart + (progress & 255);
+    *to = place();
+    uint32_t* const next_to = to + 1;
+#ifdef FASTLOAD_X86  // compilers do not reliably avoid branches
+    asm("cmpl %[full], %[progress]\n\t"
+        "cmovge %[first], %[entry]\n\t"
+        "cmovge %[next_to], %[to]\n\t"
+        "cmovge %[next], %[block]\n\t"
+        "cmovge %[start], %[progress]"
+        : [entry] "+&r"(entry), [to] "+&r"(to), [block] "+r"(block), [progress] "+&r"(progress)
+        : [first] "r"(first), [next_to] "r"(next_to), [next] "m"(block->next), [start] "r"(start),
+          [full] "i"(kFull)
+        : "cc");
+#else
+    const bool ended = progress >= kFull;
+    entry = ended ? first : entry;
+    to = ended ? next_to : to;
+    block = ended ? block->next : block;
+    progress = ended ? start : progress;
+#endif
+    const auto in_block = [this] { return (progress - kFull) >> 31; };  // all bits, or none
+    const CopyTable& ac = *block->ac;
+    advance(found[0] = Entry(entry));
+    advance(found[1] = Entry(lookup(ac) & in_block()));
+    advance(found[2] = Entry(lookup(ac) & in_block()));
+    return is_regular();
 }
 
-// One lookup. Returns true if end_block() must follow.
-inline bool ScanCopier::Stream::step(Entry& entry) {
-    entry = entries[bits >> (64 - CopyTable::kLookupBits)];
-    advance(entry);
-    return progress >= kFull;
+inline bool ScanCopier::take_turn(Stream& stream) const {
+    Entry found[CopyTable::kLookups];
+    if (__builtin_expect(stream.turn(found), 1)) return true;
+    Stream copy = stream;  // only this copy has its address taken
+    const bool good = read_slowly(copy, found);
+    stream = copy;
+    return good;
+}
+
+// The number of turns that cannot exceed the blocks or the buffer, even for damaged data; 0 if
+// nothing is left to read.
+inline size_t ScanCopier::safe_turns(const Stream& stream) const {
+    const uint8_t* const end = bytes_.data() + n_bytes_;
+    if (stream.next > end + 8) return 0;
+    const size_t n_starts = size_t(starts_.data() + starts_.size() - stream.to);
+    return std::min(n_starts, size_t(end + kPadding - stream.next) / kTurnBytes);
 }
 
 inline void ScanCopier::read() {
     Stream stream = stream_;
-    Entry entry;
-    for (;;) {
-        stream.refill();
-        if (stream.step(entry) || stream.step(entry) || stream.step(entry))
-            if (!end_block(stream, entry)) break;
+    bool good = true;
+    while (size_t n = safe_turns(stream)) {
+        for (; n && good; --n) good = take_turn(stream);
+        if (!good) break;
     }
-    stream_ = stream;
+    end_reading(stream, good);
 }
 
 inline void ScanCopier::read_with(ScanCopier& other) {
-    static_assert(CopyTable::kLookups == 3);
     Stream a = stream_, b = other.stream_;
-    Entry entry;
-    for (;;) {
-        a.refill();
-        b.refill();
-        if (a.step(entry)) goto end_of_a;
-        if (b.step(entry)) goto end_of_b;
-        if (a.step(entry)) goto end_of_a;
-        if (b.step(entry)) goto end_of_b;
-        if (a.step(entry)) goto end_of_a;
-        if (b.step(entry)) goto end_of_b;
-        continue;
-    end_of_a:
-        if (!end_block(a, entry)) break;
-        continue;
-    end_of_b:
-        if (!other.end_block(b, entry)) break;
+    bool a_good = true, b_good = true;
+    while (size_t n = std::min(safe_turns(a), other.safe_turns(b))) {
+        do {
+            a_good = take_turn(a);
+            b_good = other.take_turn(b);
+        } while (--n && a_good && b_good);
+        if (!a_good || !b_good) break;
     }
-    stream_ = a;
-    other.stream_ = b;
+    end_reading(a, a_good);
+    other.end_reading(b, b_good);
 }
 
-// Called if the last lookup reached the end of the block, or needs to be repeated. Returns false if
-// nothing is left to read.
-inline bool ScanCopier::end_block(Stream& stream, Entry entry) {
-    if (__builtin_expect(!stream.is_regular(), 0)) {
-        Stream copy = stream;  // only this copy has its address taken
-        const bool good = read_slowly(copy, entry);
-        stream = copy;
-        if (!good) return fail();
-        if (stream.progress < Stream::kFull) return true;
-    }
-    stream.start_block();
-    const uint64_t position = stream.position(bytes_.data());
-    if (position > n_bits_) return fail();
-    block_ = block_->next;
-    if (__builtin_expect(!--blocks_left_, 0) && !end_segment(position)) return false;
-    return read_dc(stream, position);
+void ScanCopier::end_reading(const Stream& stream, bool good) {
+    stream_ = stream;
+    if (good && safe_turns(stream)) return;
+    const bool all = stream.to == starts_.data() + starts_.size();
+    state_ = good && all ? State::kDone : State::kFailed;
 }
 
 // Reads one symbol that the last lookup did not find, or those up to the end of the block if it
 // found more. Returns false for irregular data.
-__attribute__((noinline)) bool ScanCopier::read_slowly(Stream& stream, Entry entry) const {
-    stream.progress -= entry;
+__attribute__((noinline)) bool ScanCopier::read_slowly(
+    Stream& stream, const Entry found[CopyTable::kLookups]) const {
+    if (stream.to == starts_.data() + starts_.size()) return true;  // after the last block
+    const Block& block = *stream.block;
+    const Entry last = found[2] ? found[2] : found[1] ? found[1] : found[0];
+    stream.progress -= last;
+    const bool is_dc = stream.place() == stream.to[-1];
     stream.reload();
-    const CopyTable& table = *block_->ac;
-    if (entry & 255) {  // with fewer bits, a lookup finds fewer symbols
+    if (!is_dc && last & 255) {  // with fewer bits, a lookup finds fewer symbols
         uint32_t n = CopyTable::kLookupBits;
-        Entry found;
+        Entry entry;
         do {
             if (!--n) return false;
-            found = table.entries(n)[stream.bits >> (64 - n)];
-        } while ((stream.progress + found) >> 8 != Stream::kFull >> 8);
-        stream.progress += found;
+            entry = block.ac->entries(n)[stream.bits >> (64 - n)];
+        } while ((stream.progress + entry) >> 8 != Stream::kFull >> 8);
+        stream.progress += entry;
     } else {
-        DecodedSymbol found;
-        const uint32_t n_bits = table.search(stream.bits, found);
+        DecodedSymbol symbol;
+        const uint32_t n_bits =
+            is_dc ? block.dc->search(stream.bits, symbol) : block.ac->search(stream.bits, symbol);
         if (!n_bits) return false;
-        stream.progress += make_entry(n_bits, found.advance);
+        stream.progress += make_entry(n_bits, is_dc ? 0 : symbol.advance);
     }
     stream.reload();
     return stream.is_regular();
 }
 
-// Returns false if it was the last one.
-__attribute__((noinline)) bool ScanCopier::end_segment(uint64_t position) {
-    if (!mcus_left_) {
-        end_ = position;
-        state_ = n_bits_ - position < 8 ? State::kDone : State::kFailed;
-        return false;
+// Reads all DC symbols. Returns false for irregular data.
+inline bool ScanCopier::find_firsts() {
+    const uint8_t* const data = bytes_.data();
+    const uint32_t origin = starts_[0], *next_start = &starts_[1];
+    end_ = starts_.back() - origin;
+    if (8 * uint64_t(n_bytes_) - end_ >= 8) return false;
+    uint32_t start = 0;
+    int32_t last[kMaxComponents] = {};
+    bool good = true;  // false also prevents that the sums overflow
+    const auto read = [&](const Block& block) {
+        uint64_t word;
+        std::memcpy(&word, data + (start >> 3), sizeof word);
+        const DcTable::Found found = block.dc->read(swap_to_big_endian(word) << (start & 7));
+        const int32_t value = last[block.component] += found.difference;
+        good = found.n_bits && value == int16_t(value);
+        const FirstDc result{start, start + found.n_bits, value};
+        start = *next_start++ - origin;
+        return result;
+    };
+    firsts_.clear();
+    const uint64_t interval = shape_->new_interval ? shape_->new_interval : shape_->n_mcus();
+    for (uint64_t left = shape_->n_mcus(), n; left && good; left -= n) {
+        n = std::min(left, interval);
+        const Block* block = blocks_;
+        uint32_t component = kMaxComponents;
+        do {
+            const FirstDc first = read(*block);
+            if (block->component != component) firsts_.push_back(first);
+            component = block->component;
+            block = block->next;
+        } while (good && block != blocks_);
+        for (uint64_t i = (n - 1) * shape_->n_blocks(); i && good; --i, block = block->next)
+            read(*block);
     }
-    start_segment();
-    return true;
+    return good;
 }
 
-inline bool ScanCopier::read_dc(Stream& stream, uint64_t position) {
-    stream.refill();
-    const Block& block = *block_;
-    const DcTable::Found found = block.dc->read(stream.bits);
-    if (!found.n_bits) return fail();
-    stream.bits <<= found.n_bits;
-    stream.progress += int32_t(found.n_bits);
-    stream.entries = block.ac->entries();
-    const int32_t value = last_dc_[block.component] += found.difference;
-    // Stored for every block, because a branch would often be mispredicted.
-    *next_first_ = {uint32_t(position), uint32_t(position) + found.n_bits, value};
-    next_first_ += waiting_ >> block.component & 1;
-    waiting_ &= ~(1u << block.component);
-    return value == int16_t(value) || fail();
-}
-
-inline bool ScanCopier::fail() {
-    state_ = State::kFailed;
-    return false;
+FASTLOAD_BMI2 bool ScanCopier::find_firsts_bmi2(ScanCopier& copier) {
+    return copier.find_firsts();
 }
 
 FASTLOAD_BMI2 void ScanCopier::read_bmi2(ScanCopier& copier) {
@@ -343,8 +375,8 @@ void ScanCopier::read_together(ScanCopier& one, ScanCopier& other) {
 
 bool ScanCopier::finish(HuffmanCode codes[kTables]) {
     if (has_more()) use_avx2() ? read_bmi2(*this) : read();
-    if (state_ != State::kDone) return false;
-    firsts_.pop_back();
+    if (state_ != State::kDone || !(use_avx2() ? find_firsts_bmi2(*this) : find_firsts()))
+        return false;
     uint32_t needed[2] = {};  // DC sizes, as bits
     for (size_t i = 0; i < firsts_.size(); ++i)
         needed[shape_->components[i % shape_->n_components].table] |= 1u
@@ -374,7 +406,7 @@ inline void ScanCopier::write_segments(const HuffmanCode codes[kTables], ByteBuf
     const size_t n_segments = firsts_.size() / n_components;
     index.reserve(n_segments + 1);
     // Enough even if every byte is stuffed. A DC symbol has at most 27 bits.
-    out.reserve(2 * (n_bits_ / 8 + 4 * firsts_.size() + 2 * n_segments) + 16);
+    out.reserve(2 * (n_bytes_ + 4 * firsts_.size() + 2 * n_segments) + 16);
     CodeList lists[2];
     for (size_t i = 0; i < 2; ++i) list_codes(codes[i], lists[i].values, lists[i].sizes);
     DataWriter writer{out.end()};
@@ -391,7 +423,7 @@ inline void ScanCopier::write_segments(const HuffmanCode codes[kTables], ByteBuf
             writer.put(uint32_t(dc.values[size]) << size | dc_extra(first->value, size),
                        dc.sizes[size] + size);
             const bool last = first + 1 == firsts_.data() + firsts_.size();
-            writer.copy(bytes_.data(), first->end, last ? uint32_t(end_) : first[1].begin);
+            writer.copy(bytes_.data(), first->end, last ? end_ : first[1].begin);
         }
     }
     writer.finish();
@@ -412,6 +444,7 @@ void ScanCopier::write(const HuffmanCode codes[kTables], ByteBuffer& out,
 
 void ScanCopier::shrink(size_t keep_bytes) {
     if (bytes_.capacity() > keep_bytes) std::vector<uint8_t>().swap(bytes_);
+    if (starts_.capacity() * sizeof(uint32_t) > keep_bytes) std::vector<uint32_t>().swap(starts_);
     if (firsts_.capacity() * sizeof(FirstDc) > keep_bytes) std::vector<FirstDc>().swap(firsts_);
 }
 

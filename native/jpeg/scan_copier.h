@@ -40,15 +40,33 @@ public:
 
 private:
     enum class State { kReading, kDone, kFailed };
-    struct Stream : SymbolBits {
-        const Entry* entries = nullptr;  // of the AC table
-        bool step(Entry& entry);
-    };
+    // A block of an MCU. The last one is followed by the first one.
     struct Block {
-        const DcTable* dc;
         const CopyTable* ac;
-        const Block* next;  // in the MCU, or the first one of the next MCU
+        const DcTable *dc, *next_dc;  // next_dc: of the next block
+        const Block* next;
         uint32_t component;
+    };
+    struct Stream : SymbolBits {
+        const Block* block = nullptr;
+        uint32_t* to = nullptr;  // receives the place where the next block starts
+
+        Stream() = default;
+        // Copies member by member: GCC keeps a struct that is copied as a whole in memory.
+        Stream(const Stream& other) : SymbolBits() { *this = other; }
+        Stream& operator=(const Stream& other) {
+            bits = other.bits;
+            next = other.next;
+            progress = other.progress;
+            block = other.block;
+            to = other.to;
+            return *this;
+        }
+        bool turn(Entry found[CopyTable::kLookups]);
+        // The position in bits, as a difference to an unknown origin.
+        uint32_t place() const {
+            return 8 * uint32_t(reinterpret_cast<uintptr_t>(next)) + uint32_t(progress & 255);
+        }
     };
     // The first DC symbol of a component in a segment of the new file.
     struct FirstDc {
@@ -60,12 +78,12 @@ private:
     void read_with(ScanCopier& other);
     static void read_bmi2(ScanCopier& copier);
     static void read_together_bmi2(ScanCopier& one, ScanCopier& other);
-    bool end_block(Stream& stream, Entry entry);
-    bool read_slowly(Stream& stream, Entry entry) const;
-    void start_segment();
-    bool end_segment(uint64_t position);
-    bool read_dc(Stream& stream, uint64_t position);
-    bool fail();
+    bool take_turn(Stream& stream) const;
+    bool read_slowly(Stream& stream, const Entry found[CopyTable::kLookups]) const;
+    size_t safe_turns(const Stream& stream) const;
+    void end_reading(const Stream& stream, bool good);
+    bool find_firsts();
+    static bool find_firsts_bmi2(ScanCopier& copier);
     void write_segments(const HuffmanCode codes[kTables], ByteBuffer& out,
                         std::vector<uint32_t>& index) const;
     static void write_segments_bmi2(const ScanCopier& copier, const HuffmanCode codes[kTables],
@@ -75,17 +93,13 @@ private:
     const ScanShape* shape_ = nullptr;
     CopyTable ac_[2];  // by table of the new file
     DcTable dc_[2];
-    std::vector<uint8_t> bytes_;     // without stuffed zeros
-    uint64_t n_bits_ = 0, end_ = 0;  // in them: all, and up to the end of the last block
+    std::vector<uint8_t> bytes_;  // without stuffed zeros
+    size_t n_bytes_ = 0;
     Stream stream_;
     Block blocks_[kMaxBlocks];
-    const Block* block_ = nullptr;
-    uint64_t mcus_left_ = 0;    // after this segment
-    uint64_t blocks_left_ = 0;  // in this segment
-    int32_t last_dc_[kMaxComponents] = {};
-    uint32_t waiting_ = 0;  // components whose first DC symbol of the segment follows, as bits
-    std::vector<FirstDc> firsts_;  // n_components for each segment, and one that is not used
-    FirstDc* next_first_ = nullptr;
+    std::vector<uint32_t> starts_;  // places of all blocks and of the end
+    std::vector<FirstDc> firsts_;   // n_components for each segment
+    uint32_t end_ = 0;              // of the last block, in bits
 };
 
 }  // namespace fastload
