@@ -6,9 +6,10 @@
 The input is the photos of the corpus, repeated. fastload packs with its defaults and with
 `--encode copy`, Streaming writes MDS with xxh64 hashes, FFCV re-encodes. fastload syncs its output.
 The others are measured without and with a sync at the end. `--tiny N` also packs N JPEGs of about
-1 KB from one tar, once. Times do not include the start of Python and imports. Before each task, 2
-GiB of memory are used and freed: some hosts take free memory from a virtual machine, and then the
-first writer waits for it.
+1 KB from one tar, once. Times do not include the start of Python and imports.
+
+Before each task, the script uses and frees four times the memory of the photos: some hosts take
+free memory from a virtual machine, and the next writer would wait for it.
 """
 
 from __future__ import annotations
@@ -84,8 +85,10 @@ def measure_photos(folder: Path, n: int, rounds: int) -> dict[str, list[float]]:
     photos = folder / "data" / "photos"
     photos.mkdir(parents=True)
     paths = photo_paths()
+    n_bytes = 0
     for i in range(n):
         shutil.copyfile(paths[i % len(paths)], photos / f"{i:06}-0.jpg")
+        n_bytes += paths[i % len(paths)].stat().st_size
     tasks: dict[str, Callable[[Path], float]] = {
         PEERS[peer].title: lambda dest, peer=peer: _by_peer(peer, folder / "data", dest)  # type: ignore[misc]
         for peer in WRITERS
@@ -100,7 +103,7 @@ def measure_photos(folder: Path, n: int, rounds: int) -> dict[str, list[float]]:
     for _ in range(rounds):
         for name, task in tasks.items():
             dest = folder / "out"
-            np.ones(2 << 30, np.uint8)
+            np.ones(4 * n_bytes, np.uint8)
             seconds[name].append(task(dest))
             shutil.rmtree(dest)
             os.sync()  # one writer does not wait for the data of another one
