@@ -19,6 +19,17 @@ static void check_as_verify(const RecordBytes& record, uint64_t id) {
     }
 }
 
+// Checks that write_record() writes the same bytes for the parts of this record.
+static void check_as_writer(const RecordBytes& record, uint64_t id,
+                            const std::vector<PartRow>& rows) {
+    std::vector<NewPart> parts;
+    for (const PartRow& row : rows) parts.push_back({row, record.bytes + row.offset, row.length});
+    std::vector<uint8_t> written(record.size);
+    if (place_parts(parts) != record.size) __builtin_trap();
+    write_record(id, parts, written.data(), written.size());
+    if (std::memcmp(written.data(), record.bytes, record.size)) __builtin_trap();
+}
+
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     std::vector<PartRow> rows;
     check_record({data, size});
@@ -34,6 +45,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     // Every part of a valid record is inside it.
     for (const PartRow& row : rows)
         if (valid && (row.offset > size || row.length > size - row.offset)) __builtin_trap();
+    if (valid && has_strict_layout({fixed.data(), size}, rows.data(), rows.size()))
+        check_as_writer({fixed.data(), size}, id, rows);
     check_as_verify({fixed.data(), size}, id);
     return 0;
 }
