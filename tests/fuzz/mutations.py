@@ -16,11 +16,11 @@ def mutate_json(data: bytes, rng: random.Random) -> bytes:
     """Replaces, removes, repeats or exchanges values. Returns other bytes unchanged."""
     try:
         top = [json.loads(data)]
-    except (ValueError, RecursionError):
+        for _ in range(rng.choice((1, 1, 2, 4))):
+            _change(rng.choice(_places(top)), rng)
+        return json.dumps(top[0] if top else None).encode()
+    except (ValueError, RecursionError):  # not JSON, or too deep or too many digits to change
         return data
-    for _ in range(rng.choice((1, 1, 2, 4))):
-        _change(rng.choice(_places(top)), rng)
-    return json.dumps(top[0] if top else None).encode()
 
 
 def mutate_json_lines(data: bytes, rng: random.Random) -> bytes:
@@ -82,4 +82,5 @@ def _change(place: Place, rng: random.Random) -> None:
         other, at = rng.choice(_places([copy.deepcopy(container)]))
         container[key] = other[at]
     elif isinstance(container[key], int | float):
-        container[key] += rng.choice((1, -1, 0.5))
+        step = rng.choice((1, -1, 0.5))
+        container[key] += step if abs(container[key]) < 1e300 else int(step)

@@ -11,7 +11,7 @@ import pytest
 
 from fastload._common.native import core
 from tests.fuzz.coverage import line_coverage
-from tests.fuzz.mutations import flip_bytes
+from tests.fuzz.mutations import flip_bytes, mutate_json
 from tests.fuzz.targets import TARGETS
 from tools.fuzz import MAX_SAVED_BYTES, NATIVE, ROOT, SAVED, program, seeds
 
@@ -67,3 +67,14 @@ def test_saved_inputs_belong_to_a_target_and_are_small() -> None:
     for name, files in folders.items():
         assert files, f"{name}: no saved input"
         assert sum(file.stat().st_size for file in files) <= MAX_SAVED_BYTES
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"1" + b"0" * 400, b"9" * 4300, b"[" * 900 + b"1" + b"]" * 900, b"[Infinity, NaN, 1e308]"],
+    ids=["above every float", "longest number", "deep", "special numbers"],
+)
+def test_mutations_accept_any_json(data: bytes) -> None:
+    """An exception in a mutation stops the fuzzing of its target until a SIGALRM."""
+    changed = {mutate_json(data, random.Random(seed)) for seed in range(300)}
+    assert len(changed) > 1 or data.startswith(b"[[")  # too deep to copy
