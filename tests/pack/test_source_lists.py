@@ -220,6 +220,19 @@ def test_later_value_that_does_not_fit_is_reported(tmp_path: Path) -> None:
     ]
 
 
+def test_number_after_a_control_character_is_read(tmp_path: Path) -> None:
+    """Fuzzing found it: float() does not strip every character that str.strip() removes."""
+    source = ListSource(_csv(tmp_path, "p,x\nimg/0.jpg,\x1f0.5\nimg/1.jpg,1.5\x1e\n"))
+    assert [sample.values["x"] for sample in samples_of(source)] == [0.5, 1.5]
+
+
+def test_integer_above_every_float_is_reported(tmp_path: Path) -> None:
+    rows = [f'{{"p": "img/{i}.jpg", "x": {x}}}' for i, x in enumerate(("1.5", "1" + "0" * 400))]
+    good, bad = outcome(ListSource(_csv(tmp_path, "\n".join(rows), "l.jsonl")))
+    assert [sample.values["x"] for sample in good] == [1.5]
+    assert bad[0].startswith("l.jsonl:2: column 'x': expected float, found 1000")
+
+
 def test_broken_rows_are_reported_and_others_are_read(tmp_path: Path) -> None:
     path = _csv(
         tmp_path,

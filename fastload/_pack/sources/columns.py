@@ -5,6 +5,7 @@ Pure, except for the check that images exist.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import math
@@ -162,10 +163,11 @@ def _to_array(value: Json, column: str, where: str) -> Value:
 
 
 def _to_float(value: Json, column: str, where: str) -> float:
-    if isinstance(value, (int, float)) or (
-        isinstance(value, str) and _FLOAT.fullmatch(value.strip())
-    ):
-        return float(value)
+    # Stripped here: float() keeps some control characters that strip() removes.
+    bare = value.strip() if isinstance(value, str) else value
+    if isinstance(bare, (int, float)) or (isinstance(bare, str) and _FLOAT.fullmatch(bare)):
+        with contextlib.suppress(OverflowError):  # an integer above every float
+            return float(bare)
     raise _misfit(value, FLOAT, column, where)
 
 
