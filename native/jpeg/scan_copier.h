@@ -51,17 +51,6 @@ private:
         const Block* block = nullptr;
         uint32_t* to = nullptr;  // receives the place where the next block starts
 
-        Stream() = default;
-        // Copies member by member: GCC keeps a struct that is copied as a whole in memory.
-        Stream(const Stream& other) : SymbolBits() { *this = other; }
-        Stream& operator=(const Stream& other) {
-            bits = other.bits;
-            next = other.next;
-            progress = other.progress;
-            block = other.block;
-            to = other.to;
-            return *this;
-        }
         bool turn(Entry found[CopyTable::kLookups]);
         // The position in bits, as a difference to an unknown origin.
         uint32_t place() const {
