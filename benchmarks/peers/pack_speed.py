@@ -103,7 +103,7 @@ def measure_photos(folder: Path, n: int, rounds: int) -> dict[str, list[float]]:
     for _ in range(rounds):
         for name, task in tasks.items():
             dest = folder / "out"
-            np.ones(4 * n_bytes, np.uint8)
+            np.ones(4 * n_bytes, np.uint8)  # makes the host provide the memory
             seconds[name].append(task(dest))
             shutil.rmtree(dest)
             os.sync()  # one writer does not wait for the data of another one

@@ -45,7 +45,7 @@ public:
     // Returns false for an invalid table, see SymbolSearch::set().
     bool build(const HuffmanCode& code, const CopyTable& ac);
 
-    // The results of a lookup of kJoinedBits. With more bits, all tables of two scans would exceed
+    // The results of a lookup of kJoinedBits. Few bits, so that the tables of two scans fit into
     // the L1 cache.
     static constexpr uint32_t kJoinedBits = 9;
     const Entry* joined() const { return joined_; }
